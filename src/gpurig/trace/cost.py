@@ -184,12 +184,15 @@ def _attention(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: An
 def _rnn(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Op:
     backward = name.endswith("backward")
     x, weights = args[0], [w for w in args[1] if isinstance(w, torch.Tensor)]
-    mode, hidden, layers, bidirectional = (args[12:14] + args[15:16] + args[18:19]) if backward else (
-        args[6], args[7], args[9], args[12]
-    )
+    shift = 4 if backward else 0
+    mode, hidden, layers, batch_first, bidirectional, batch_sizes = (
+        args[6 + shift], args[7 + shift], args[9 + shift], args[10 + shift], args[13 + shift], args[14 + shift]
+    )  # fmt: skip
     gates = {2: 4, 3: 3}.get(mode, 1)
-    batch_first = bool(args[16] if backward else args[10])
-    length, batch = (x.shape[1], x.shape[0]) if batch_first else (x.shape[0], x.shape[1])
+    if batch_sizes:
+        length, batch = len(batch_sizes), max(1, x.shape[0] // len(batch_sizes))
+    else:
+        length, batch = (x.shape[1], x.shape[0]) if batch_first else (x.shape[0], x.shape[1])
     matrix = sum(w.numel() for w in weights if w.dim() > 1)
     flops = 2 * matrix * length * batch * (2 if backward else 1)
     dims = (length, batch, x.shape[-1], hidden, layers, 2 if bidirectional else 1, gates)

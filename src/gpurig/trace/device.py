@@ -16,6 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gpurig.trace.kernels import cudnn_rnn_shapes
 from gpurig.trace.values import KnownValues, plausible, small
 
 aten = torch.ops.aten
@@ -93,6 +94,8 @@ class PlannedDevice(TorchDispatchMode):
             aten.unique_consecutive.default: self._unknown_length,
             aten.bincount.default: self._unknown_length,
             aten.repeat_interleave.Tensor: self._repeat_interleave,
+            aten._cudnn_rnn.default: self._rnn,
+            aten._cudnn_rnn_backward.default: self._rnn_backward,
         }
 
     # --- the boundary -------------------------------------------------------------------------------------------------
@@ -284,6 +287,22 @@ class PlannedDevice(TorchDispatchMode):
             rest = tuple(self._new((source.numel(),), torch.int64) for _ in range(results - 1))
             out = first if results == 1 else (first, *rest)
         self._observe(func, args, kwargs, out)
+        return out
+
+    def _rnn(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        out = tuple(self._new(shape, dtype) for shape, dtype in cudnn_rnn_shapes(args))
+        self._observe(func, args, kwargs, out)
+        return out
+
+    def _rnn_backward(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        x, weights, hx, cx, mask = args[0], args[1], args[4], args[5], args[21]
+        out = (
+            self._new(tuple(x.shape), x.dtype),
+            self._new(tuple(hx.shape), hx.dtype),
+            self._new(tuple(cx.shape), cx.dtype) if cx is not None else self._new((0,), x.dtype),
+            [self._new(tuple(w.shape), w.dtype) for w in weights] if mask[3] else [],
+        )
+        self._observe(func, args, kwargs, (*out[:3], *out[3]))
         return out
 
     def _new(self, shape: tuple[int, ...], dtype: torch.dtype) -> FakeTensor:
