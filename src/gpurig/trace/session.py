@@ -11,11 +11,12 @@ import torch
 from torch import optim
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import optimizer as optim_module
+from torch.utils import _foreach_utils as foreach_utils
 
 from gpurig.model.trace import Phase, StorageKind
 from gpurig.trace import facade, kernels
 from gpurig.trace.autocast import Autocast
-from gpurig.trace.device import PlannedDevice, on_device
+from gpurig.trace.device import DEVICE, PlannedDevice, on_device
 from gpurig.trace.facade import CardFacts
 from gpurig.trace.modules import ModuleMover, Normalize
 from gpurig.trace.patches import Patches
@@ -91,8 +92,17 @@ class Session:
 
     def _install_optimizers(self, patches: Patches) -> None:
         # foreach is chosen for the exact types Tensor and Parameter only; a planned parameter stands for one
-        types = [*optim_module._foreach_supported_types, FakeTensor]
-        patches.set(optim_module, "_foreach_supported_types", types)
+        for module in (optim_module, foreach_utils):
+            patches.set(module, "_foreach_supported_types", [*module._foreach_supported_types, FakeTensor])
+        if not self._native:
+            group = torch._C._group_tensors_by_device_and_dtype
+
+            def grouped(lists: Any, with_indices: bool = False) -> Any:
+                """The groups that C++ makes, under the device that Python knows."""
+                groups = group(lists, with_indices)
+                return {(DEVICE if d.type == "meta" else d, t): tensors for (d, t), tensors in groups.items()}
+
+            patches.set(torch._C, "_group_tensors_by_device_and_dtype", grouped)
         patches.set_existing(optim.Optimizer, "_cuda_graph_capture_health_check", lambda self: None)
         patches.set_existing(optim.Optimizer, "_accelerator_graph_capture_health_check", lambda self: None)
 
