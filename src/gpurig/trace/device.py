@@ -29,6 +29,23 @@ _COMPOSITE = "CompositeImplicitAutograd"
 OpObserver = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
 
 
+_INITIALIZERS = frozenset(
+    (
+        aten.normal_.default, aten.uniform_.default, aten.erfinv_.default, aten.clamp_.default, aten.mul_.Tensor,
+        aten.mul_.Scalar, aten.add_.Tensor, aten.add_.Scalar, aten.zero_.default, aten.fill_.Scalar, aten.div_.Tensor,
+        aten.exponential_.default,
+    )
+)  # fmt: skip
+_WEIGHT_ELEMENTS, _LARGE_ELEMENTS = 4096, 1 << 20
+
+
+def _is_weight(args: tuple[Any, ...]) -> bool:
+    """Whether an in-place fill is of a weight: a parameter, or something as large as only weights are."""
+    target = args[0]
+    limit = _WEIGHT_ELEMENTS if isinstance(target, torch.nn.Parameter) else _LARGE_ELEMENTS
+    return target.is_floating_point() and target.numel() >= limit
+
+
 def on_device(value: object) -> bool:
     """Whether `value` is a tensor on the planned device."""
     return isinstance(value, FakeTensor) and value.fake_device.type == "cuda"
@@ -123,6 +140,8 @@ class PlannedDevice(TorchDispatchMode):
         elif not any(isinstance(t, FakeTensor) for t in tensors(args)) and not any(
             isinstance(t, FakeTensor) for t in tensors(kwargs)
         ):
+            if func in _INITIALIZERS and _is_weight(args):
+                return args[0]  # the values of weights never matter: a model of 8 G parameters is built in no time
             return func(*args, **kwargs)  # the host's own business
         special = self._special.get(func)
         if special is not None:

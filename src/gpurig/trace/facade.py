@@ -83,13 +83,17 @@ def _constant(value: Any) -> Callable[..., Any]:
     return answer
 
 
-def _nothing(*_: Any, **__: Any) -> None:
-    return None
+def _nothing() -> Callable[..., None]:
+    """A function of its own each time: PyTorch's table of traceable functions refuses one under two names."""
+    return _constant(None)
 
 
-@contextlib.contextmanager
-def _no_context(*_: Any, **__: Any) -> Any:
-    yield
+def _no_context() -> Callable[..., Any]:
+    @contextlib.contextmanager
+    def enter(*_: Any, **__: Any) -> Any:
+        yield
+
+    return enter
 
 
 def install(patches: Patches, card: CardFacts, synchronized: Callable[[], None]) -> None:
@@ -97,11 +101,6 @@ def install(patches: Patches, card: CardFacts, synchronized: Callable[[], None])
 
     `synchronized` is called when the script waits for the device.
     """
-    # PyTorch's tables of traceable functions refuse duplicates: build them before anything is replaced
-    with contextlib.suppress(ImportError, AttributeError):
-        import torch._dynamo.trace_rules as rules
-
-        rules.get_torch_obj_rule_map()
     properties = _properties(card)
     stream = FakeStream()
 
@@ -112,11 +111,11 @@ def install(patches: Patches, card: CardFacts, synchronized: Callable[[], None])
         "is_available": _constant(True),
         "is_initialized": _constant(True),
         "_is_compiled": _constant(True),
-        "_lazy_init": _nothing,
-        "init": _nothing,
+        "_lazy_init": _nothing(),
+        "init": _nothing(),
         "device_count": _constant(card.num_gpus),
         "current_device": _constant(0),
-        "set_device": _nothing,
+        "set_device": _nothing(),
         "get_device_name": _constant(card.name),
         "get_device_properties": _constant(properties),
         "get_device_capability": _constant(card.capability),
@@ -126,28 +125,28 @@ def install(patches: Patches, card: CardFacts, synchronized: Callable[[], None])
         "can_device_access_peer": _constant(True),
         "current_stream": _constant(stream),
         "default_stream": _constant(stream),
-        "stream": _no_context,
-        "set_stream": _nothing,
-        "device": _no_context,
-        "device_of": _no_context,
+        "stream": _no_context(),
+        "set_stream": _nothing(),
+        "device": _no_context(),
+        "device_of": _no_context(),
         "Stream": FakeStream,
         "Event": FakeEvent,
         "is_current_stream_capturing": _constant(False),
-        "manual_seed": _nothing,
-        "manual_seed_all": _nothing,
-        "seed": _nothing,
-        "seed_all": _nothing,
+        "manual_seed": _nothing(),
+        "manual_seed_all": _nothing(),
+        "seed": _nothing(),
+        "seed_all": _nothing(),
         "initial_seed": _constant(0),
         "get_rng_state": _constant(torch.zeros(16, dtype=torch.uint8)),
         "get_rng_state_all": _constant([torch.zeros(16, dtype=torch.uint8)]),
-        "set_rng_state": _nothing,
-        "set_rng_state_all": _nothing,
+        "set_rng_state": _nothing(),
+        "set_rng_state_all": _nothing(),
         "utilization": _constant(0),
-        "empty_cache": _nothing,
-        "ipc_collect": _nothing,
-        "reset_peak_memory_stats": _nothing,
-        "reset_max_memory_allocated": _nothing,
-        "reset_accumulated_memory_stats": _nothing,
+        "empty_cache": _nothing(),
+        "ipc_collect": _nothing(),
+        "reset_peak_memory_stats": _nothing(),
+        "reset_max_memory_allocated": _nothing(),
+        "reset_accumulated_memory_stats": _nothing(),
         "memory_allocated": _constant(0),
         "max_memory_allocated": _constant(0),
         "memory_reserved": _constant(0),
@@ -155,8 +154,8 @@ def install(patches: Patches, card: CardFacts, synchronized: Callable[[], None])
         "memory_summary": _constant(""),
         "memory_stats": _constant({}),
         "mem_get_info": _constant((card.memory_bytes, card.memory_bytes)),
-        "set_per_process_memory_fraction": _nothing,
-        "cudart": _constant(SimpleNamespace(cudaProfilerStart=_nothing, cudaProfilerStop=_nothing)),
+        "set_per_process_memory_fraction": _nothing(),
+        "cudart": _constant(SimpleNamespace(cudaProfilerStart=_nothing(), cudaProfilerStop=_nothing())),
     }
     for name, answer in answers.items():
         patches.set_existing(torch.cuda, name, answer)
@@ -201,17 +200,17 @@ def _install_accelerator(patches: Patches, card: CardFacts, stream: FakeStream, 
         "current_accelerator": _constant(torch.device("cuda")),
         "current_device_index": _constant(0),
         "current_device_idx": _constant(0),
-        "set_device_index": _nothing,
-        "set_device_idx": _nothing,
+        "set_device_index": _nothing(),
+        "set_device_idx": _nothing(),
         "current_stream": _constant(stream),
-        "set_stream": _nothing,
+        "set_stream": _nothing(),
         "synchronize": synchronize,
-        "empty_cache": _nothing,
+        "empty_cache": _nothing(),
         "memory_allocated": _constant(0),
         "max_memory_allocated": _constant(0),
         "memory_reserved": _constant(0),
         "max_memory_reserved": _constant(0),
-        "reset_peak_memory_stats": _nothing,
+        "reset_peak_memory_stats": _nothing(),
         "memory_stats": _constant({}),
     }
     for name, answer in answers.items():
@@ -239,7 +238,7 @@ def _install_tensor_facts(patches: Patches) -> None:
     patches.set(FakeTensor, "tolist", tolist)
     patches.set(FakeTensor, "__format__", format_)
     patches.set(FakeTensor, "type", type_)
-    patches.set(FakeTensor, "record_stream", _nothing)
+    patches.set(FakeTensor, "record_stream", _nothing())
     patches.set(FakeTensor, "is_pinned", _constant(False))
     patches.set(FakeTensor, "is_shared", _constant(False))
 

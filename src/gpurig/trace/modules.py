@@ -136,11 +136,35 @@ class Normalize(TorchFunctionMode):
             finally:
                 self._device.user_wants_meta -= 1
         if _is_cuda(device):
+            if name in _FROM_DATA:
+                return _from_data(func, args, kwargs)
             kwargs = {**kwargs, "device": DEVICE}
             kwargs.pop("pin_memory", None)
             if on_device_generator(kwargs.get("generator")):
                 kwargs["generator"] = None
         return func(*args, **kwargs)
+
+
+_FROM_DATA = frozenset(("tensor", "as_tensor", "asarray"))
+
+
+def _from_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """torch.tensor(data, device="cuda"): C++ would copy behind the dispatcher's back, so the copy is made here."""
+    wants_grad = kwargs.get("requires_grad", False)
+    host = {k: v for k, v in kwargs.items() if k not in ("device", "requires_grad", "pin_memory")}
+    source = args[0] if args else None
+    if isinstance(source, FakeTensor):
+        made = source.to(host["dtype"]) if host.get("dtype") else source
+    else:
+        made = func(*args, **host, device="cpu").to(DEVICE)
+    return made.requires_grad_() if wants_grad else made
+
+
+def _new_tensor(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if not on_device(args[0]):
+        return func(*args, **kwargs)
+    kwargs = {"dtype": args[0].dtype, **kwargs, "device": DEVICE}
+    return _from_data(torch.tensor, args[1:], kwargs)
 
 
 def on_device_generator(generator: Any) -> bool:
@@ -196,4 +220,5 @@ _HANDLERS: dict[str, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = {
     "cuda": _cuda,
     "type": _type,
     "pin_memory": _itself,
+    "new_tensor": _new_tensor,
 }
