@@ -70,7 +70,8 @@ def packaged_offers() -> tuple[Offer, ...]:
     """The offers that come with the package, joined, not yet screened."""
     sources = {row[0]: row[1] for row in read_table(DATA_DIR / "sources.csv", SOURCE_COLUMNS)}
     places = load_places()
-    return tuple(_offer(row, sources, places) for row in read_table(DATA_DIR / "offers.csv", OFFER_COLUMNS))
+    rows = read_table(DATA_DIR / "offers.csv", OFFER_COLUMNS)
+    return tuple(offer_of_row(row, sources[row[14]], places) for row in rows)
 
 
 @cache
@@ -163,11 +164,12 @@ def _refreshed_offers(folder: Path) -> tuple[Offer, ...]:
         return ()
     from gpurig.catalog.refresh import read_stored
 
-    return tuple(offer for path in paths for offer in read_stored(path))
+    places = load_places()
+    return tuple(offer for path in paths for offer in read_stored(path, places))
 
 
-def _offer(row: list[str], sources: dict[str, str], places: Places) -> Offer:
-    """One row of OFFER_COLUMNS, joined."""
+def offer_of_row(row: Sequence[str], source: str, places: Places) -> Offer:
+    """One checked row of OFFER_COLUMNS as an offer, joined; `source` stands for the row's source key."""
     provider, instance_type, region = row[0], row[1], row[2] or None
     link = places.links.get((provider, instance_type))
     stats = places.spot.get((instance_type, region)) if provider == "aws" and region else None
@@ -188,7 +190,7 @@ def _offer(row: list[str], sources: dict[str, str], places: Places) -> Offer:
         spot_price_per_h=float(row[11]) if row[11] else None,
         currency=_CURRENCIES[row[12]],
         price_basis=row[13],
-        source=sources[row[14]],
+        source=source,
         snapshot_date=_day(row[15]),
         country=country,
         continent=continent,
