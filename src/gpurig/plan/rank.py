@@ -157,7 +157,7 @@ class _Ranker:
         if offer.vgpu or offer.gpu_count != int(offer.gpu_count) or offer.mig_profile:
             return [], [_No(Reason.SLICE, offer.gpu_label, 0)]
         candidates = (self._gpus[offer.gpu_id],) if offer.gpu_id in self._gpus else tuple(self._parts(offer.gpu_family))
-        candidates = tuple(g for g in candidates if g.memory_bandwidth_gb_per_s and g.fp32_tflops and g.sm_count)
+        candidates = tuple(g for g in candidates if _predictable(g))
         if not candidates:
             return [], [_No(Reason.GPU_FACTS, offer.gpu_label, 0)]
         choices: list[Choice] = []
@@ -289,6 +289,12 @@ class _Ranker:
             text = f"{where}: {choice.cost:.2f} {goal.currency}, budget {goal.budget:g}"
             return _No(Reason.BUDGET, text, choice.cost / goal.budget)
         return None
+
+
+def _predictable(gpu: Gpu) -> bool:
+    """Whether the facts that a prediction needs are known. Only CUDA devices are predicted."""
+    facts = (gpu.memory_bandwidth_gb_per_s, gpu.fp32_tflops, gpu.sm_count, gpu.sm, gpu.boost_mhz)
+    return gpu.vendor == "NVIDIA" and all(fact is not None for fact in facts)
 
 
 def _rate(found: tuple[Recipe, Prediction]) -> float:

@@ -79,7 +79,7 @@ def predict_memory(
         settings: Allocator settings of the run.
     """
     usage = allocator_usage(trace, gpu.sm, settings=settings)
-    at_peak = Counter(kind for kind in ())
+    at_peak: Counter[StorageKind] = Counter()
     for storage in usage.live_at_peak:
         at_peak[trace.storages[storage].kind] += _rounded(trace.storages[storage].num_bytes)
     fixed = sum(workspaces(trace, gpu.sm))
