@@ -97,7 +97,7 @@ def resolve(name: str, gpus: Mapping[str, Gpu]) -> tuple[Gpu, ...]:
         )
         if found:
             return found
-    raise UnknownName("GPU", name, suggest(name, gpus), hint="run: gpurig gpus")
+    raise UnknownName("GPU", name, suggest(name, gpus), hint="run gpurig gpus to see all")
 
 
 def resolve_part(name: str, gpus: Mapping[str, Gpu]) -> Gpu:

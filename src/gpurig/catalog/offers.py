@@ -50,7 +50,6 @@ class Places:
     regions: dict[tuple[str, str], tuple[str | None, str | None]]
 
 
-@cache
 def load_offers(data_dir: Path | None = None) -> tuple[Offer, ...]:
     """All offers, screened: refreshed lists in `data_dir` (default: the user's) replace a provider's packaged rows.
 
@@ -59,7 +58,17 @@ def load_offers(data_dir: Path | None = None) -> tuple[Offer, ...]:
     Raises:
         BadFile: a refreshed list was damaged after it was written.
     """
-    refreshed = _refreshed_offers((data_dir or user_data_dir()) / "offers")
+    return _load_offers(data_dir or user_data_dir())
+
+
+def forget_offers() -> None:
+    """Read the lists again on the next load: one was replaced."""
+    _load_offers.cache_clear()
+
+
+@cache
+def _load_offers(data_dir: Path) -> tuple[Offer, ...]:
+    refreshed = _refreshed_offers(data_dir / "offers")
     replaced = {offer.provider for offer in refreshed}
     packaged = [offer for offer in packaged_offers() if offer.provider not in replaced]
     return screen((*packaged, *refreshed))

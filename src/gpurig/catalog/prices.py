@@ -97,6 +97,11 @@ def age_text(day: date | None, today: date) -> str:
     return f"{months} months old" if months < 36 else f"{months // 12} years old"
 
 
+def price_day_text(day: date | None, today: date) -> str:
+    """``price of 2024-12-31, 23 months old``; ``price of no stated date``."""
+    return f"price of {day.isoformat()}, {age_text(day, today)}" if day else "price of no stated date"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discount:
     """A percentage off a provider's prices. Globs match without regard to case."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from gpurig.catalog.files import read_table, user_data_dir
 from gpurig.catalog.gpus import load_gpus
-from gpurig.catalog.offers import OFFER_COLUMNS, Places, instance_parts, load_offers, offer_of_row, packaged_offers
+from gpurig.catalog.offers import OFFER_COLUMNS, Places, forget_offers, instance_parts, load_offers, offer_of_row, packaged_offers
 from gpurig.catalog.pricelist import PriceList, PriceRow, parse_price_list
 from gpurig.errors import BadFile, DownloadFailed
 
@@ -108,7 +108,7 @@ def refresh(
             )
             for name, rows in by_provider.items()
         )
-    load_offers.cache_clear()
+    forget_offers()
     return RefreshReport(refreshed, prices.skipped)
 
 
@@ -191,7 +191,7 @@ def read_stored(path: Path, places: Places) -> tuple[Offer, ...]:
         raise BadFile(
             f"the refreshed price list {path} is damaged",
             details=(str(error),),
-            hint="delete it to use the packaged prices, or run: gpurig offers refresh",
+            hint="delete it to use the packaged prices, or run gpurig offers refresh",
         ) from error
 
 

@@ -74,6 +74,12 @@ class MigProfile:
     source_date: date | None
 
 
+    @property
+    def safe_memory_gib(self) -> float:
+        """Usable memory as reported, else 0.88 of the figure in the name: the lowest ratio reported of any profile."""
+        return self.memory_gb_nominal * 0.88 if self.usable_memory_gib is None else self.usable_memory_gib
+
+
 @dataclass(frozen=True, slots=True)
 class MigLayout:
     """One maximal set of MIG instances that fits a GPU of a layout family, with one placement of it."""
