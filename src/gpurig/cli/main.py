@@ -13,6 +13,7 @@ from gpurig.errors import GpurigError
 
 # name, module with the click command in `command`, help line
 COMMANDS: tuple[tuple[str, str, str], ...] = (
+    ("plan", "gpurig.cli.plan", "Which GPU, how long and how much, for a training script as it is"),
     ("gpus", "gpurig.cli.gpus", "GPUs that can be rented: memory, speed, links, MIG"),
     ("offers", "gpurig.cli.offers", "What can be rented where, at which price of which day"),
 )
@@ -54,6 +55,7 @@ def cli(ctx: click.Context) -> None:
 
     \b
     Examples:
+      gpurig plan train.py -- --batch-size 32
       gpurig gpus --min-memory 40 --dtype bf16
       gpurig offers --gpu A100 --continent EU
       gpurig COMMAND --help

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpurig.catalog.gpus import load_gpus, parts_of_family
+from gpurig.catalog.names import resolve
 from gpurig.catalog.prices import Rate, Rates
 from gpurig.catalog.query import OfferFilter
 from gpurig.catalog.search import find_offers
@@ -189,7 +190,11 @@ def _depends_on_class(trace: StepTrace) -> bool:
     return trace.sm >= _MODERN_SM and any(op.op_class is OpClass.ATTENTION and "flash" in op.name for op in trace.ops)
 
 
-def compare(planned: Planned, wanted: Sequence[tuple[str, int]]) -> tuple[str, ...]:
-    """Names that were asked for side by side and are not in the plan."""
-    present = {(c.gpu_id, c.recipe.num_gpus) for c in planned.plan.choices}
-    return tuple(f"{name}:{count}" for name, count in wanted if (name, count) not in present)
+def exact_parts(named: Sequence[tuple[str, int]], planned: Planned) -> tuple[tuple[str, int], ...]:
+    """Named GPUs as exact parts; where a name means several parts, those that the plan has, else the first."""
+    found: list[tuple[str, int]] = []
+    for name, count in named:
+        parts = [gpu.gpu_id for gpu in resolve(name, planned.gpus)]
+        offered = [p for p in parts if any(c.gpu_id == p and c.recipe.num_gpus == count for c in planned.plan.choices)]
+        found += [(part, count) for part in (offered or parts[:1])]
+    return tuple(found)
