@@ -1,0 +1,1 @@
+"""StepTrace × Recipe × Gpu → Prediction: memory, step time, communication, input pipeline. Pure."""

@@ -1,0 +1,258 @@
+"""What torch.cuda and torch.accelerator say about the planned device."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from gpurig.trace.device import DEVICE, on_device
+from gpurig.trace.patches import Patches
+
+
+@dataclass(frozen=True, slots=True)
+class CardFacts:
+    """What a script can read of the card that it is planned for."""
+
+    name: str = "NVIDIA A100-SXM4-80GB"
+    memory_bytes: int = 80 << 30
+    capability: tuple[int, int] = (8, 0)
+    sm_count: int = 108
+    num_gpus: int = 1
+
+
+class FakeEvent:
+    """torch.cuda.Event that measures nothing."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.cuda_event = 0
+
+    def record(self, *_: Any) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def wait(self, *_: Any) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, _: Any) -> float:
+        return 1.0
+
+
+class FakeStream:
+    """torch.cuda.Stream: everything runs in order."""
+
+    device = DEVICE
+    device_index = 0
+    cuda_stream = 0
+    stream_id = 0
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def __enter__(self) -> FakeStream:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def wait_stream(self, *_: Any) -> None: ...
+
+    def wait_event(self, *_: Any) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+    def record_event(self, event: FakeEvent | None = None) -> FakeEvent:
+        return event or FakeEvent()
+
+    def is_capturing(self) -> bool:
+        return False
+
+
+def _constant(value: Any) -> Callable[..., Any]:
+    def answer(*_: Any, **__: Any) -> Any:
+        return value
+
+    return answer
+
+
+def _nothing() -> Callable[..., None]:
+    """A function of its own each time: PyTorch's table of traceable functions refuses one under two names."""
+    return _constant(None)
+
+
+def _no_context() -> Callable[..., Any]:
+    @contextlib.contextmanager
+    def enter(*_: Any, **__: Any) -> Any:
+        yield
+
+    return enter
+
+
+def install(patches: Patches, card: CardFacts, synchronized: Callable[[], None]) -> None:
+    """Answer questions about CUDA as a machine with `card` would.
+
+    `synchronized` is called when the script waits for the device.
+    """
+    properties = _properties(card)
+    stream = FakeStream()
+
+    def synchronize(*_: Any, **__: Any) -> None:
+        synchronized()
+
+    answers: dict[str, Any] = {
+        "is_available": _constant(True),
+        "is_initialized": _constant(True),
+        "_is_compiled": _constant(True),
+        "_lazy_init": _nothing(),
+        "init": _nothing(),
+        "device_count": _constant(card.num_gpus),
+        "current_device": _constant(0),
+        "set_device": _nothing(),
+        "get_device_name": _constant(card.name),
+        "get_device_properties": _constant(properties),
+        "get_device_capability": _constant(card.capability),
+        "get_arch_list": _constant([f"sm_{card.capability[0]}{card.capability[1]}"]),
+        "is_bf16_supported": _constant(card.capability >= (8, 0)),
+        "synchronize": synchronize,
+        "can_device_access_peer": _constant(True),
+        "current_stream": _constant(stream),
+        "default_stream": _constant(stream),
+        "stream": _no_context(),
+        "set_stream": _nothing(),
+        "device": _no_context(),
+        "device_of": _no_context(),
+        "Stream": FakeStream,
+        "Event": FakeEvent,
+        "is_current_stream_capturing": _constant(False),
+        "manual_seed": _nothing(),
+        "manual_seed_all": _nothing(),
+        "seed": _nothing(),
+        "seed_all": _nothing(),
+        "initial_seed": _constant(0),
+        "get_rng_state": _constant(torch.zeros(16, dtype=torch.uint8)),
+        "get_rng_state_all": _constant([torch.zeros(16, dtype=torch.uint8)]),
+        "set_rng_state": _nothing(),
+        "set_rng_state_all": _nothing(),
+        "utilization": _constant(0),
+        "empty_cache": _nothing(),
+        "ipc_collect": _nothing(),
+        "reset_peak_memory_stats": _nothing(),
+        "reset_max_memory_allocated": _nothing(),
+        "reset_accumulated_memory_stats": _nothing(),
+        "memory_allocated": _constant(0),
+        "max_memory_allocated": _constant(0),
+        "memory_reserved": _constant(0),
+        "max_memory_reserved": _constant(0),
+        "memory_summary": _constant(""),
+        "memory_stats": _constant({}),
+        "mem_get_info": _constant((card.memory_bytes, card.memory_bytes)),
+        "set_per_process_memory_fraction": _nothing(),
+        "cudart": _constant(SimpleNamespace(cudaProfilerStart=_nothing(), cudaProfilerStop=_nothing())),
+    }
+    for name, answer in answers.items():
+        patches.set_existing(torch.cuda, name, answer)
+    _install_accelerator(patches, card, stream, synchronize)
+    patches.set(torch.version, "cuda", torch.version.cuda or "12.8")
+    patches.set_existing(torch._C, "_cuda_getCurrentRawStream", _constant(0))
+    patches.set_existing(torch._C, "_cuda_getDeviceCount", _constant(card.num_gpus))
+    patches.set_existing(torch.cuda.amp.common, "amp_definitely_not_available", _constant(False))
+    # FakeTensorMode asks torch.cuda.is_available() whether it may touch the device; the answer above is for scripts
+    patches.set(FakeTensorMode, "avoid_device_init", property(_constant(True)))
+    _install_tensor_facts(patches)
+
+
+def _properties(card: CardFacts) -> SimpleNamespace:
+    return SimpleNamespace(
+        name=card.name,
+        major=card.capability[0],
+        minor=card.capability[1],
+        total_memory=card.memory_bytes,
+        multi_processor_count=card.sm_count,
+        is_integrated=False,
+        is_multi_gpu_board=False,
+        gcnArchName="",
+        warp_size=32,
+        max_threads_per_multi_processor=2048,
+        regs_per_multiprocessor=65536,
+        shared_memory_per_block=49152,
+        shared_memory_per_block_optin=166912,
+        shared_memory_per_multiprocessor=167936,
+        L2_cache_size=40 << 20,
+        uuid="GPU-planned",
+    )
+
+
+def _install_accelerator(patches: Patches, card: CardFacts, stream: FakeStream, synchronize: Any) -> None:
+    accelerator = getattr(torch, "accelerator", None)
+    if accelerator is None:  # before torch 2.6
+        return
+    answers: dict[str, Any] = {
+        "is_available": _constant(True),
+        "device_count": _constant(card.num_gpus),
+        "current_accelerator": _constant(torch.device("cuda")),
+        "current_device_index": _constant(0),
+        "current_device_idx": _constant(0),
+        "set_device_index": _nothing(),
+        "set_device_idx": _nothing(),
+        "current_stream": _constant(stream),
+        "set_stream": _nothing(),
+        "synchronize": synchronize,
+        "empty_cache": _nothing(),
+        "memory_allocated": _constant(0),
+        "max_memory_allocated": _constant(0),
+        "memory_reserved": _constant(0),
+        "max_memory_reserved": _constant(0),
+        "reset_peak_memory_stats": _nothing(),
+        "memory_stats": _constant({}),
+    }
+    for name, answer in answers.items():
+        patches.set_existing(accelerator, name, answer)
+
+
+def _install_tensor_facts(patches: Patches) -> None:
+    """What a planned tensor says of itself where PyTorch would ask C++."""
+
+    def tolist(self: FakeTensor) -> Any:
+        return self.detach().cpu().tolist()
+
+    def format_(self: FakeTensor, spec: str) -> str:
+        return format(self.item(), spec) if self.dim() == 0 and spec else repr(self)
+
+    def type_(self: FakeTensor, *args: Any, **kwargs: Any) -> Any:
+        if args or kwargs:
+            return torch.Tensor.type(self, *args, **kwargs)
+        return f"torch.cuda.{_TYPE_NAMES.get(self.dtype, 'FloatTensor')}"
+
+    patches.set(FakeTensor, "is_cuda", property(on_device))
+    patches.set(FakeTensor, "is_meta", property(_constant(False)))
+    patches.set(FakeTensor, "is_cpu", property(lambda self: not on_device(self)))
+    patches.set(FakeTensor, "get_device", lambda self: 0 if on_device(self) else -1)
+    patches.set(FakeTensor, "tolist", tolist)
+    patches.set(FakeTensor, "__format__", format_)
+    patches.set(FakeTensor, "type", type_)
+    patches.set(FakeTensor, "record_stream", _nothing())
+    patches.set(FakeTensor, "is_pinned", _constant(False))
+    patches.set(FakeTensor, "is_shared", _constant(False))
+
+
+_TYPE_NAMES = {
+    torch.float32: "FloatTensor",
+    torch.float64: "DoubleTensor",
+    torch.float16: "HalfTensor",
+    torch.bfloat16: "BFloat16Tensor",
+    torch.int64: "LongTensor",
+    torch.int32: "IntTensor",
+    torch.int16: "ShortTensor",
+    torch.int8: "CharTensor",
+    torch.uint8: "ByteTensor",
+    torch.bool: "BoolTensor",
+}
+TYPE_DTYPES = {name: dtype for dtype, name in _TYPE_NAMES.items()}

@@ -1,0 +1,224 @@
+"""Moving modules and tensors to the planned device, with every parameter staying the object that it was.
+
+Optimizers, tied weights and hooks hold parameters by identity, so a real parameter is turned into a planned one in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode
+
+from gpurig.model.trace import StorageKind
+from gpurig.trace.device import DEVICE, PlannedDevice, on_device
+from gpurig.trace.facade import TYPE_DTYPES
+from gpurig.trace.patches import Patches
+from gpurig.trace.record import Recorder
+
+
+def become(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Make `tensor` be `other` (type, data, attributes) without changing its identity.
+
+    Like torch.utils.swap_tensors, but tensors that something watches by weak reference are swapped too. Returns False if
+    C++ holds the tensor (a graph that is alive), when that is not possible.
+    """
+    kept = {k: v for k, v in tensor.__dict__.items() if not k.startswith(("_gpurig", "fake_", "constant", "real_tensor"))}
+    try:
+        torch._C._swap_tensor_impl(tensor, other)
+    except RuntimeError:
+        return False
+    before = type(tensor)
+    if before is not type(other):
+        tensor.__class__, other.__class__ = type(other), before
+    state = dict(other.__dict__)
+    other.__dict__.clear()
+    tensor.__dict__.clear()
+    tensor.__dict__.update({**kept, **state})
+    return True
+
+
+_META = torch.device("meta")
+
+
+class ModuleMover:
+    """nn.Module._apply for a world in which some tensors are planned."""
+
+    def __init__(self, device: PlannedDevice, recorder: Recorder) -> None:
+        self._device = device
+        self._recorder = recorder
+        self.moved: list[tuple[torch.Tensor, torch.Tensor]] = []  # (planned, the real one it was)
+
+    def give_back(self) -> None:
+        """Make moved parameters real again, as they were before."""
+        while self.moved:
+            planned, real = self.moved.pop()
+            become(planned, real)
+
+    def install(self, patches: Patches) -> None:
+        mover = self
+
+        def _apply(module: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
+            return mover.apply(module, fn, recurse=recurse)
+
+        patches.set(nn.Module, "_apply", _apply)
+        patches.set_existing(nn.RNNBase, "flatten_parameters", lambda self: None)
+
+    def apply(self, module: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], *, recurse: bool) -> nn.Module:
+        """Apply `fn` to every parameter and buffer, in place."""
+        done: set[int] = set()
+        for part in module.modules() if recurse else (module,):
+            self._apply_one(part, fn, done)
+        return module
+
+    def _apply_one(self, module: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], done: set[int]) -> None:
+        for name, parameter in module._parameters.items():
+            if parameter is None or id(parameter) in done:
+                continue
+            done.add(id(parameter))
+            self._move(module, name, parameter, fn)
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                with torch.no_grad():
+                    module._buffers[name] = fn(buffer)
+                self._recorder.mark((module._buffers[name],), StorageKind.PARAMETER)  # type: ignore[arg-type]
+
+    def _move(self, module: nn.Module, name: str, parameter: nn.Parameter, fn: Callable[[Any], Any]) -> None:
+        with torch.no_grad():
+            moved = fn(parameter)
+        if moved is parameter:
+            return
+        if isinstance(moved, FakeTensor) and isinstance(parameter, FakeTensor) and on_device(moved):
+            parameter.data = moved
+        else:
+            gradient = parameter.grad
+            parameter.grad = None
+            target = moved.detach().requires_grad_(parameter.requires_grad)
+            target._is_param = True
+            del moved
+            if not become(parameter, target):
+                module._parameters[name] = target if isinstance(target, FakeTensor) else nn.Parameter(target)
+                self._recorder.note("identity", "a parameter in use was replaced when it moved: its optimizer may be stale")
+                parameter = module._parameters[name]  # type: ignore[assignment]
+            elif isinstance(parameter, FakeTensor):
+                self.moved.append((parameter, target))
+            if gradient is not None:
+                with torch.no_grad():
+                    parameter.grad = fn(gradient)
+        self._recorder.mark((parameter,), StorageKind.PARAMETER)
+
+
+class Normalize(TorchFunctionMode):
+    """Names the planned device in full ("cuda" becomes cuda:0), since C++ would ask a driver for the current one."""
+
+    def __init__(self, device: PlannedDevice) -> None:
+        super().__init__()
+        self._device = device
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        handler = _HANDLERS.get(name)
+        if handler is not None and args and isinstance(args[0], torch.Tensor):
+            return handler(func, args, kwargs)
+        device = kwargs.get("device")
+        if device is None:
+            return func(*args, **kwargs)
+        if _is_meta(device):
+            self._device.user_wants_meta += 1
+            try:
+                return func(*args, **kwargs)
+            finally:
+                self._device.user_wants_meta -= 1
+        if _is_cuda(device):
+            if name in _FROM_DATA:
+                return _from_data(func, args, kwargs)
+            kwargs = {**kwargs, "device": DEVICE}
+            kwargs.pop("pin_memory", None)
+            if on_device_generator(kwargs.get("generator")):
+                kwargs["generator"] = None
+        return func(*args, **kwargs)
+
+
+_FROM_DATA = frozenset(("tensor", "as_tensor", "asarray"))
+
+
+def _from_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """torch.tensor(data, device="cuda"): C++ would copy behind the dispatcher's back, so the copy is made here."""
+    wants_grad = kwargs.get("requires_grad", False)
+    host = {k: v for k, v in kwargs.items() if k not in ("device", "requires_grad", "pin_memory")}
+    source = args[0] if args else None
+    if isinstance(source, FakeTensor):
+        made = source.to(host["dtype"]) if host.get("dtype") else source
+    else:
+        made = func(*args, **host, device="cpu").to(DEVICE)
+    return made.requires_grad_() if wants_grad else made
+
+
+def _new_tensor(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if not on_device(args[0]):
+        return func(*args, **kwargs)
+    kwargs = {"dtype": args[0].dtype, **kwargs, "device": DEVICE}
+    return _from_data(torch.tensor, args[1:], kwargs)
+
+
+def on_device_generator(generator: Any) -> bool:
+    """Whether a random generator was made for the planned device."""
+    return generator is not None
+
+
+def _is_cuda(device: Any) -> bool:
+    if isinstance(device, torch.device):
+        return device.type == "cuda"
+    return isinstance(device, str) and device.partition(":")[0] == "cuda" or isinstance(device, int) and device >= 0
+
+
+def _is_meta(device: Any) -> bool:
+    return device == "meta" or (isinstance(device, torch.device) and device.type == "meta")
+
+
+def _to(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    target = _name_for(args[0])
+    positional = tuple(target if _names_cuda(a) else a for a in args[1:])
+    if _is_cuda(kwargs.get("device")):
+        kwargs = {**kwargs, "device": target}
+    return func(args[0], *positional, **kwargs)
+
+
+def _name_for(tensor: torch.Tensor) -> torch.device:
+    """C++ takes a planned tensor's device for meta: named so, it sees that there is nothing to move."""
+    return _META if on_device(tensor) and not tensor.fake_mode.native else DEVICE  # type: ignore[attr-defined]
+
+
+def _names_cuda(value: Any) -> bool:
+    return not isinstance(value, bool) and _is_cuda(value)
+
+
+def _cuda(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return args[0].to(_name_for(args[0]), memory_format=kwargs.get("memory_format", torch.preserve_format))
+
+
+def _type(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    wanted = args[1] if len(args) > 1 else kwargs.get("dtype")
+    name = wanted if isinstance(wanted, str) else getattr(wanted, "gpurig_type", None)
+    if not isinstance(name, str) or not name.startswith("torch.cuda."):
+        return func(*args, **kwargs)
+    return args[0].to(DEVICE, TYPE_DTYPES[name.rpartition(".")[2]])
+
+
+def _itself(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return args[0]
+
+
+_HANDLERS: dict[str, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = {
+    "to": _to,
+    "cuda": _cuda,
+    "type": _type,
+    "pin_memory": _itself,
+    "new_tensor": _new_tensor,
+}

@@ -1,0 +1,140 @@
+"""One trace: the planned device, CUDA's rules on it, and the hooks that tell forward, backward and optimizer apart."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import optim
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.optim import optimizer as optim_module
+from torch.utils import _foreach_utils as foreach_utils
+
+from gpurig.model.trace import Phase, StorageKind
+from gpurig.trace import facade, kernels
+from gpurig.trace.autocast import Autocast
+from gpurig.trace.device import DEVICE, PlannedDevice, on_device
+from gpurig.trace.facade import CardFacts
+from gpurig.trace.modules import ModuleMover, Normalize
+from gpurig.trace.patches import Patches
+from gpurig.trace.record import Recorder
+
+
+class Session:
+    """A running trace.
+
+    Attributes:
+        recorder: What has been recorded so far.
+        device: The planned device.
+        after_step: Called after each optimizer step that changed planned parameters, with its optimizer.
+    """
+
+    def __init__(self, card: CardFacts, *, native: bool = False) -> None:
+        self.card = card
+        self.sm = 10 * card.capability[0] + card.capability[1]
+        self.recorder = Recorder()
+        self.device = PlannedDevice(self.recorder.observe, self.recorder.note, native=native)
+        self.after_step: Callable[[optim.Optimizer], None] = lambda _: None
+        self._native = native
+        self._mover = ModuleMover(self.device, self.recorder)
+        self.optimizers: dict[int, optim.Optimizer] = {}
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[Session]:
+        """Everything inside runs on the planned device where it asks for CUDA."""
+        patches = Patches()
+        library = torch.library.Library("aten", "IMPL")
+        hooks: list[Any] = []
+        try:
+            self._install(patches, library, hooks)
+            with Normalize(self.device), self.device:
+                yield self
+        finally:
+            for hook in hooks:
+                hook.remove()
+            library._destroy()
+            patches.restore()
+
+    def moved_parameters(self) -> list[torch.Tensor]:
+        """Parameters that were moved to the planned device, in the order of moving."""
+        return [moved for moved, _ in self._mover.moved]
+
+    def give_back(self) -> None:
+        """Turn moved parameters into the real ones that they were. Call it when the trace is finished."""
+        self._mover.give_back()
+
+    def _install(self, patches: Patches, library: torch.library.Library, hooks: list[Any]) -> None:
+        facade.install(patches, self.card, self._synchronized)
+        self._mover.install(patches)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch warns that its kernels are overridden: that is the purpose
+            kernels.install(library, self.sm)
+            if not self._native:
+                self._install_autocast(patches, library)
+        self._install_optimizers(patches)
+        self._install_backward(patches)
+        hooks.append(optim_module.register_optimizer_step_pre_hook(self._before_step))
+        hooks.append(optim_module.register_optimizer_step_post_hook(self._after_step))
+
+    def _install_autocast(self, patches: Patches, library: torch.library.Library) -> None:
+        autocast = Autocast(on_device)
+        autocast.install(library)
+        clear = torch.clear_autocast_cache
+
+        def clear_autocast_cache() -> None:
+            autocast.clear_cache()
+            clear()
+
+        patches.set(torch, "clear_autocast_cache", clear_autocast_cache)
+
+    def _install_optimizers(self, patches: Patches) -> None:
+        # foreach is chosen for the exact types Tensor and Parameter only; a planned parameter stands for one
+        for module in (optim_module, foreach_utils):
+            patches.set(module, "_foreach_supported_types", [*module._foreach_supported_types, FakeTensor])
+        if not self._native:
+            group = torch._C._group_tensors_by_device_and_dtype
+
+            def grouped(lists: Any, with_indices: bool = False) -> Any:
+                """The groups that C++ makes, under the device that Python knows."""
+                groups = group(lists, with_indices)
+                return {(DEVICE if d.type == "meta" else d, t): tensors for (d, t), tensors in groups.items()}
+
+            patches.set(torch._C, "_group_tensors_by_device_and_dtype", grouped)
+        patches.set_existing(optim.Optimizer, "_cuda_graph_capture_health_check", lambda self: None)
+        patches.set_existing(optim.Optimizer, "_accelerator_graph_capture_health_check", lambda self: None)
+
+    def _install_backward(self, patches: Patches) -> None:
+        def in_backward(run: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                before, self.recorder.phase = self.recorder.phase, Phase.BACKWARD
+                try:
+                    return run(*args, **kwargs)
+                finally:
+                    self.recorder.phase = before
+
+            return call
+
+        patches.set(torch.autograd, "backward", in_backward(torch.autograd.backward))
+        patches.set(torch.autograd, "grad", in_backward(torch.autograd.grad))
+
+    def _synchronized(self) -> None:
+        self.device.host_syncs += 1
+
+    def _before_step(self, optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
+        self.optimizers.setdefault(id(optimizer), optimizer)
+        for group in optimizer.param_groups:
+            self.recorder.mark(group["params"], StorageKind.PARAMETER)
+            self.recorder.mark((p.grad for p in group["params"] if p.grad is not None), StorageKind.GRADIENT)
+        self.recorder.phase = Phase.OPTIMIZER
+
+    def _after_step(self, optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
+        self.recorder.phase = Phase.FORWARD
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                state = optimizer.state.get(parameter, {})
+                self.recorder.mark((v for v in state.values() if isinstance(v, torch.Tensor)), StorageKind.OPTIMIZER)
+        if any(on_device(p) for group in optimizer.param_groups for p in group["params"]):
+            self.after_step(optimizer)
