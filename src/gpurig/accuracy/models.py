@@ -18,10 +18,6 @@ TIMM_RENAMED = {
     "gluon_xception65": "xception65",
     "resnetv2_50d_evob": "resnetv2_50d_evos",
 }
-_TORCHVISION_SCHEMAS = (
-    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-)
 
 
 def make_model(workload: Workload) -> nn.Module:
@@ -46,27 +42,10 @@ def make_model(workload: Workload) -> nn.Module:
         raise MissingPackage(f"{scheme} is needed to rebuild {workload.model}", hint=f"pip install {scheme}") from error
 
 
-@functools.cache
-def declare_torchvision_operators() -> None:
-    """Let torchvision be imported beside a torch build that its compiled operators do not fit.
-
-    Its import registers fake kernels for operators that the extension would have declared; without the extension the
-    declarations are missing and the import fails. The models need none of the operators.
-    """
-    import torch
-
-    if "torchvision" in __import__("sys").modules or torch.cuda.is_available():
-        return
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for schema in _TORCHVISION_SCHEMAS:
-        name = schema.split("(")[0]
-        if not hasattr(torch.ops.torchvision, name):
-            library.define(schema)
-    declare_torchvision_operators.__dict__["library"] = library  # a Library undoes its definitions when collected
-
-
 def _torchvision(name: str, workload: Workload) -> nn.Module:
-    declare_torchvision_operators()
+    from gpurig.trace.standins import torchvision_ops
+
+    torchvision_ops.declare()
     from torchvision import models
 
     del workload
@@ -78,7 +57,9 @@ def _torchvision(name: str, workload: Workload) -> nn.Module:
 
 
 def _timm(name: str, workload: Workload) -> nn.Module:
-    declare_torchvision_operators()
+    from gpurig.trace.standins import torchvision_ops
+
+    torchvision_ops.declare()
     import timm
     from timm.layers import set_fused_attn
 
@@ -120,7 +101,9 @@ def known_transformers() -> tuple[str, ...]:
 
 
 def _transformers(name: str, workload: Workload) -> nn.Module:
-    declare_torchvision_operators()
+    from gpurig.trace.standins import torchvision_ops
+
+    torchvision_ops.declare()
     import transformers
 
     entry = _configuration(name)

@@ -22,7 +22,8 @@ class Workload:
         seq_len: Tokens per sample; None: not a text model.
         precision: "fp32", "fp16-amp", "bf16-amp", "fp16", "bf16", or "fp16-masters": an fp16 model whose optimizer
             keeps fp32 copies (apex O2, static loss scaling).
-        tf32: Whether fp32 matrix products and convolutions may run as TF32.
+        tf32: Whether fp32 products and convolutions may run as TF32: "on", "off", or "default": what torch allows by
+            itself, convolutions only. The operators are the same, so it is no part of `key`.
         optimizer: Name in `gpurig.accuracy.optimizers`, or "none".
         task: What the model is asked for: "classify", "qa", "pretrain", "masked-lm", "causal-lm", "audio-classify",
             "recommend".
@@ -35,7 +36,7 @@ class Workload:
     precision: str
     image: tuple[int, int, int] | None = None
     seq_len: int | None = None
-    tf32: bool = False
+    tf32: str = "default"
     optimizer: str = "sgd-momentum"
     task: str = "classify"
     loss: str = "cross-entropy"
@@ -57,7 +58,7 @@ class Workload:
     @property
     def key(self) -> str:
         """A stable identity: equal workloads have equal keys, in any process and on any day."""
-        text = repr(sorted(asdict(self).items()))
+        text = repr(sorted((name, value) for name, value in asdict(self).items() if name != "tf32"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -105,7 +106,7 @@ def _rebuild(run: MeasuredRun) -> Workload:
         task=_task(run),
         attention=_attention(run),
         zero_grad=_zero_grad(run),
-        foreach=_version(run.framework_version) >= (2, 0),
+        foreach=framework_age(run) >= (2, 0),
     )
     return _loop(run, _lora(run, _optimizer(run, _precision(run, base))))
 
@@ -188,36 +189,55 @@ def _attention(run: MeasuredRun) -> str:
     if "NeuSight" in run.source:
         return "eager"
     if run.model.startswith("timm:"):
-        return "eager" if (0, 0) < _version(run.framework_version) < (2, 0) else "sdpa"
+        return "eager" if framework_age(run) < (2, 0) else "sdpa"
     if "litgpt" in run.framework or "torchtune" in run.framework:
         return "sdpa"
     # transformers chose sdpa by itself from 4.36 on (December 2023)
     stated = re.search(r"transformers (\d+)\.(\d+)", run.notes)
     if stated:
         return "sdpa" if (int(stated.group(1)), int(stated.group(2))) >= (4, 36) else "eager"
-    return "eager" if _version(run.framework_version) < (2, 2) else "sdpa"
+    return "eager" if framework_age(run) < (2, 2) else "sdpa"
 
 
-def _version(text: str) -> tuple[int, int]:
-    """(major, minor) of a framework version; (0, 0) where the source does not say."""
-    found = re.match(r"(\d+)\.(\d+)", text)
-    return (int(found.group(1)), int(found.group(2))) if found else (0, 0)
+# torch of the day when a source that states no version published
+_UNSTATED_VERSIONS = (
+    ("ryujaehun/", (1, 3)),
+    ("NVIDIA/DeepLearningExamples", (1, 8)),
+    ("sandeepkumar-skb/", (1, 7)),
+    ("stanford-futuredata/", (1, 0)),
+    ("siasosp23/", (1, 9)),
+    ("open-mmlab/", (1, 8)),
+)
+NEWEST = (2, 6)
+
+
+def framework_age(run: MeasuredRun) -> tuple[int, int]:
+    """(major, minor) of the torch that ran: as stated, else by the habit of the source, else a recent one."""
+    found = re.match(r"(\d+)\.(\d+)", run.framework_version)
+    if found:
+        return int(found.group(1)), int(found.group(2))
+    for prefix, version in _UNSTATED_VERSIONS:
+        if run.source.startswith(prefix):
+            return version
+    year = run.source_date[:4]
+    return (1, 8) if year.isdigit() and int(year) < 2023 else NEWEST
 
 
 def _zero_grad(run: MeasuredRun) -> str:
     if "never calls zero_grad" in run.notes:
         return "never"
-    version = _version(run.framework_version)
-    return "zero" if (0, 0) < version < (2, 0) else "none"
+    return "zero" if framework_age(run) < (2, 0) else "none"
 
 
 def _precision(run: MeasuredRun, base: Workload) -> Workload:
     text = run.precision
     old_apex = run.framework_version.startswith(_APEX_VERSIONS) or "apex O2" in run.notes
     if text in ("fp32", ""):
-        return base
+        # before 1.12 torch let matrix products run as TF32 by itself
+        allowed = "on" if text == "" and (1, 7) <= framework_age(run) < (1, 12) else "default"
+        return replace(base, tf32="off" if run.source.endswith("NeuSight") else allowed)
     if text == "tf32":
-        return replace(base, tf32=True)
+        return replace(base, tf32="on")
     if text == "fp16-amp":
         if base.task in ("qa", "pretrain") and base.model.startswith("transformers:") and run.source.startswith(("NVIDIA", "lambdal")):
             return replace(base, precision="fp16-masters")  # apex O2 in the BERT scripts of this collection

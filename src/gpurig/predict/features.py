@@ -7,7 +7,7 @@ its fit alike: time = ideal time × exp(−Σ coefficient·value).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -42,11 +42,45 @@ class OpFeatures:
     pipes: tuple[str, ...]
 
 
+_DTYPE_BYTES = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2}
+
+
+def split_gradients(ops: Sequence[Op]) -> tuple[tuple[Op, ...], tuple[int, ...]]:
+    """Kernels of operators: a convolution's backward is two, one per gradient, that cost differently.
+
+    Returns:
+        The operators with such calls in two parts, and for each part the index of the operator that it is of.
+    """
+    parts: list[Op] = []
+    owners: list[int] = []
+    for index, op in enumerate(ops):
+        both = op.op_class is OpClass.CONV and op.dims[12] == 3
+        for part in _gradients(op) if both else (op,):
+            parts.append(part)
+            owners.append(index)
+    return tuple(parts), tuple(owners)
+
+
+def _gradients(op: Op) -> tuple[Op, Op]:
+    n, c_in, h, w, c_out, kh, kw, _, _, groups, out_h, out_w, _, transposed = op.dims
+    size = _DTYPE_BYTES.get(op.dtype, 4)
+    source, weight, result = n * c_in * h * w, c_out * c_in * kh * kw // groups, n * c_out * out_h * out_w
+    half = op.flops // 2
+
+    def part(direction: int, read: int, write: int, kernels: int) -> Op:
+        dims = (*op.dims[:12], direction, transposed)
+        return replace(
+            op, dims=dims, flops=half, read_bytes=read * size, write_bytes=write * size, num_kernels=kernels
+        )
+
+    return part(1, result + weight, source, 1), part(2, result + source, weight, max(1, op.num_kernels - 1))
+
+
 def op_features(ops: Sequence[Op], gpu: Gpu, *, era: str = "now") -> OpFeatures:
     """Features of operators on a GPU.
 
     Args:
-        ops: Distinct operators of a trace.
+        ops: Kernels of a trace, gradients of convolutions apart (`split_gradients`).
         gpu: Needs `sm_count`, `memory_bandwidth_gb_per_s` and `fp32_tflops`.
         era: Age of the kernel libraries, of `ERAS`.
 
@@ -57,9 +91,9 @@ def op_features(ops: Sequence[Op], gpu: Gpu, *, era: str = "now") -> OpFeatures:
         raise ValueError(f"multiprocessors, bandwidth or FP32 peak of {gpu.gpu_id} are not known")
     bandwidth = gpu.memory_bandwidth_gb_per_s * 1e9
     pipes = tuple(pipe_of(op, gpu) for op in ops)
-    peaks = np.array([_peak_flops(pipe, op, gpu) for pipe, op in zip(pipes, ops, strict=True)])
+    kinds = tuple(_kind(op) for op in ops)
+    peaks = np.array([_peak_flops(pipe, op, kind, gpu) for pipe, op, kind in zip(pipes, ops, kinds, strict=True)])
     num_bytes = np.array([_traffic_bytes(op) for op in ops], dtype=float)
-    kinds = tuple(_kind(op, pipe) for op, pipe in zip(ops, pipes, strict=True))
     compute_s = _compute_s(ops, kinds, peaks, float(gpu.sm_count))
     cache = (gpu.l2_mb or 4.0) * 1e6
     transposes = np.array([_transposes(op, pipe, kind) for op, pipe, kind in zip(ops, pipes, kinds, strict=True)])
@@ -94,10 +128,10 @@ def pipe_of(op: Op, gpu: Gpu) -> str:
     return "simt"
 
 
-def _peak_flops(pipe: str, op: Op, gpu: Gpu) -> float:
-    if pipe == "half":
+def _peak_flops(pipe: str, op: Op, kind: str, gpu: Gpu) -> float:
+    if pipe == "half" and kind != "depthwise":  # depthwise convolution has no use for tensor cores
         return (gpu.peak_tflops(op.dtype) or gpu.fp16_tflops or 1.0) * 1e12
-    if pipe == "tf32":
+    if pipe == "tf32" and kind != "depthwise":
         return (gpu.tf32_tflops or 1.0) * 1e12
     if op.dtype == "fp64":
         return (gpu.fp64_tflops or (gpu.fp32_tflops or 1.0) / 32) * 1e12
@@ -110,7 +144,7 @@ def _host_link_bytes_per_s(gpu: Gpu) -> float:
     return float(0.4 * 0.985e9 * 2 ** (generation - 3) * lanes)
 
 
-def _kind(op: Op, pipe: str) -> str:
+def _kind(op: Op) -> str:
     """Finer class of an operator: what it is called in the coefficients."""
     if op.op_class is OpClass.GEMM:
         return "gemm"
@@ -243,7 +277,7 @@ def _transposes(op: Op, pipe: str, kind: str) -> float:
     return 0.0
 
 
-ERAS = ("old", "mid", "now")  # kernel libraries of torch before 1.10, before 2.0, since
+ERAS = ("old", "now")  # kernel libraries of torch before 1.10, and since
 
 
 def era_of(torch_version: str) -> str:
@@ -253,9 +287,7 @@ def era_of(torch_version: str) -> str:
         version = (int(parts[0]), int(parts[1]))
     except (ValueError, IndexError):
         return "now"
-    if version < (1, 10):
-        return "old"
-    return "mid" if version < (2, 0) else "now"
+    return "old" if version < (1, 10) else "now"
 
 
 def _compute_terms(op: Op, pipe: str, kind: str, era: str) -> Terms:
@@ -266,10 +298,10 @@ def _compute_terms(op: Op, pipe: str, kind: str, era: str) -> Terms:
         terms += _gemm_terms(op, pipe) if kind == "gemm" else _conv_terms(op, pipe, kind)
         return tuple(terms)
     if kind == "depthwise":
-        return _depthwise_terms(op)
+        return _depthwise_terms(op, has_half=pipe == "half")
     if kind in ("flash", "efficient"):
-        backward = op.dims[6] if len(op.dims) > 6 else 0
-        return ((f"{kind}:{'backward' if backward else 'forward'}", 1.0), (f"pipe:{pipe}", 1.0))
+        direction = "backward" if op.dims[6] else "forward"
+        return ((f"{kind}:{direction}", 1.0), (f"pipe:{pipe}", 1.0), ("attention:causal", float(op.dims[5])))
     if kind == "rnn":
         return (("rnn", 1.0), (f"pipe:{pipe}", 1.0))
     return (("other_compute", 1.0), ("pipe:simt", 1.0))
@@ -312,13 +344,14 @@ def _conv_terms(op: Op, pipe: str, kind: str) -> list[tuple[str, float]]:
     return terms
 
 
-def _depthwise_terms(op: Op) -> Terms:
+def _depthwise_terms(op: Op, *, has_half: bool) -> Terms:
     direction = _DIRECTIONS[op.dims[12]]
     terms = [(f"depthwise:{direction}", 1.0), ("pipe:simt", 1.0)]
     if op.channels_last:
         terms.append((f"depthwise:channels_last:{'weight' if direction == 'weight' else 'data'}", 1.0))
     if op.dtype in REDUCED:
-        terms.append((f"depthwise:half:{'weight' if direction == 'weight' else 'data'}", 1.0))
+        where = "half" if has_half else "half_on_simt"
+        terms.append((f"depthwise:{where}:{'weight' if direction == 'weight' else 'data'}", 1.0))
     taps = op.dims[5] * op.dims[6]
     terms.append((f"depthwise:taps:{'weight' if direction == 'weight' else 'data'}", float(np.log2(taps / 9))))
     return tuple(terms)

@@ -70,6 +70,9 @@ _MODIFIER_SD = 0.3
 _MODIFIERS: dict[str, tuple[float, float]] = {
     "l2": (0.3, 0.3),
     "gemm:misaligned": (-0.3, 0.3),
+    "attention:causal": (0.5, 0.2),  # half of the products are skipped, the diagonal blocks are not
+    "depthwise:half_on_simt:data": (-0.7, 0.5),
+    "depthwise:half_on_simt:weight": (-0.7, 0.5),
     "half_on_simt:gemm": (-0.1, 0.2),
     "half_on_simt:conv": (-0.25, 0.2),
     "grouped:width:simt": (0.3, 0.3),
@@ -98,6 +101,11 @@ def prior_of(term: str) -> tuple[float, float]:
     if base is not None:
         return math.log(base[0]), base[1]
     return _MODIFIERS.get(term, (0.0, _MODIFIER_SD))
+
+
+def known_terms() -> tuple[str, ...]:
+    """Terms that have a belief of their own."""
+    return (*_BASES, *_MODIFIERS)
 
 
 def rate_prior_of(name: str) -> tuple[float, float]:

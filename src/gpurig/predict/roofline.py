@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from gpurig.model.gpu import Gpu
 from gpurig.model.trace import Op
 from gpurig.predict.coefficients import Coefficients
-from gpurig.predict.features import Terms, op_features
+from gpurig.predict.features import PIPES, Terms, op_features, split_gradients
+from gpurig.predict.priors import prior_of
 from gpurig.predict.tiles import Floats
 
 OVERLAP_NORM = 6.0  # arithmetic and traffic overlap nearly fully: (a^6 + b^6)^(1/6)
 HOST_NORM = 8.0  # in the fit, step time ≈ (device^8 + host^8)^(1/8); the predictor walks the queue
 
 
-def op_times_s(ops: Sequence[Op], gpu: Gpu, coefficients: Coefficients, *, era: str = "now") -> Floats:
+@dataclass(frozen=True, slots=True)
+class OpCosts:
+    """Device time of one call of each operator, in seconds, and how much of it is arithmetic or memory traffic."""
+
+    time_s: Floats
+    compute_s: Floats
+    memory_s: Floats
+
+
+def op_costs(ops: Sequence[Op], gpu: Gpu, coefficients: Coefficients, *, era: str = "now") -> OpCosts:
     """Device time of one call of each operator.
 
     t = (compute^6 + memory^6)^(1/6) + layout changes + kernels × overhead, each part an ideal time at the data
@@ -29,22 +40,28 @@ def op_times_s(ops: Sequence[Op], gpu: Gpu, coefficients: Coefficients, *, era: 
         era: Age of the kernel libraries, of `features.ERAS`.
 
     Returns:
-        Seconds, one element per operator; 0 for operators without a kernel.
+        One element per operator; 0 for operators without a kernel.
 
     Raises:
         ValueError: a fact that the card needs is not known.
     """
-    features = op_features(ops, gpu, era=era)
-    rates = {f"pipe:{pipe}": coefficients.pipe_log_rate(gpu, pipe) for pipe in ("simt", "tf32", "half", "memory")}
+    parts, owners = split_gradients(ops)
+    features = op_features(parts, gpu, era=era)
+    rates = {f"pipe:{pipe}": coefficients.pipe_log_rate(gpu, pipe) for pipe in PIPES}
     compute = features.compute_s * _inefficiency(features.compute_terms, coefficients, rates)
     memory = features.memory_s * _inefficiency(features.memory_terms, coefficients, rates)
     extra = features.extra_s * _inefficiency(features.extra_terms, coefficients, rates)
     both = (compute**OVERLAP_NORM + memory**OVERLAP_NORM) ** (1 / OVERLAP_NORM)
-    return both + extra + features.kernels * coefficients.kernel_s  # type: ignore[no-any-return]
+    total = both + extra + features.kernels * coefficients.kernel_s
+
+    def per_op(values: Floats) -> Floats:
+        return np.bincount(owners, weights=values, minlength=len(ops))
+
+    return OpCosts(per_op(total), per_op(compute), per_op(memory + extra))
 
 
 def _inefficiency(terms: tuple[Terms, ...], coefficients: Coefficients, rates: dict[str, float]) -> Floats:
-    known = coefficients.terms
-    return np.exp(
-        [-sum((rates[name] if name in rates else known.get(name, 0.0)) * x for name, x in op) for op in terms]
-    )
+    """exp(−Σ coefficient·value) per operator; a term that no measurement has touched keeps its prior."""
+    known = {**coefficients.terms, **rates}
+    logs = [-sum((known[name] if name in known else prior_of(name)[0]) * x for name, x in op) for op in terms]
+    return np.exp(np.array(logs, dtype=float))
