@@ -28,6 +28,8 @@ def _dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     # ATen/native/Dropout.cpp: the fused kernel saves one byte a value; the composite saves a mask of x's own type
     if train and 0 < p < 1 and x.numel() > 0:
         return torch.native_dropout(x, p, train)[0]
+    if not train or p == 0:
+        return x  # as ATen does; the decomposition would come back as a copy
     return aten.dropout.default.decompose(x, p, train)  # type: ignore[no-any-return]
 
 
