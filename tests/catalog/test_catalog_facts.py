@@ -6,6 +6,7 @@ import csv
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -170,7 +171,9 @@ def test_a_part_that_nobody_rents_is_marked_and_its_figures_said_to_be_unopened(
     assert all(row["notes"].startswith("not re-opened") for row in rows)
     rented = {offer.gpu_family for offer in packaged_offers()}
     for row in rows:
-        assert (row["rentable"] == "1") == (row["family"] in rented and row["gpu_id"] != "V100-SXM3-32GB"), row["gpu_id"]
+        assert (row["rentable"] == "1") == (row["family"] in rented and row["gpu_id"] != "V100-SXM3-32GB"), row[
+            "gpu_id"
+        ]
 
 
 def test_mig_placements_stay_on_the_card() -> None:
@@ -182,8 +185,26 @@ def test_mig_placements_stay_on_the_card() -> None:
             assert 0.88 <= profile.usable_memory_gib / profile.memory_gb_nominal <= 1
 
 
+def test_safe_memory_of_a_mig_profile_is_never_above_what_was_reported(gpus: dict[str, Gpu]) -> None:
+    for profile in load_mig_profiles():
+        for gpu_id in profile.gpu_ids:
+            usable = gpus[gpu_id].usable_memory_gib
+            guess = replace(profile, usable_memory_gib=None).safe_memory_gib(usable)
+            reported = profile.usable_memory_gib
+            if reported is None:
+                assert profile.safe_memory_gib(usable) == guess < profile.memory_gb_nominal
+            elif profile.memory_slices != profile.memory_slices_total:
+                assert guess <= reported == profile.safe_memory_gib(usable), profile
+
+
 def test_mig_profiles_of_a_part() -> None:
-    assert [profile.name for profile in mig_profiles_of("A30")] == ["1g.6gb", "1g.6gb+me", "2g.12gb", "2g.12gb+me", "4g.24gb"]
+    assert [profile.name for profile in mig_profiles_of("A30")] == [
+        "1g.6gb",
+        "1g.6gb+me",
+        "2g.12gb",
+        "2g.12gb+me",
+        "4g.24gb",
+    ]
     assert mig_profiles_of("T4") == ()
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpurig.catalog.gpus import load_gpus
-from gpurig.catalog.names import part_of_label, parse_name, resolve, resolve_part, suggest
+from gpurig.catalog.names import parse_name, part_of_label, resolve, resolve_part, suggest
 from gpurig.errors import InputError, UnknownName
 
 if TYPE_CHECKING:
@@ -103,7 +103,14 @@ def test_case_and_separators_do_not_matter(gpu_id: str, separator: str, upper: b
 
 @pytest.mark.parametrize(
     ("typo", "suggestion"),
-    [("A10O", "A10"), ("rtx3900", "RTX3090"), ("A100-60GB", "A100-PCIE-40GB"), ("H10", "H100-80GB"), ("T5", "T4"), ("L4OS", "L40S")],
+    [
+        ("A10O", "A10"),
+        ("rtx3900", "RTX3090"),
+        ("A100-60GB", "A100-PCIE-40GB"),
+        ("H10", "H100-80GB"),
+        ("T5", "T4"),
+        ("L4OS", "L40S"),
+    ],
 )
 def test_a_typo_is_answered_with_what_was_meant(typo: str, suggestion: str, gpus: dict[str, Gpu]) -> None:
     with pytest.raises(UnknownName) as caught:

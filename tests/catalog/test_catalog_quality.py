@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-
-
 def _reasons(offers: tuple[Offer, ...]) -> list[str | None]:
     return [offer.suspect for offer in screen(offers)]
 
@@ -39,7 +37,7 @@ def test_spot_equal_to_on_demand_is_believed(make_offer: Callable[..., Offer]) -
 def test_a_price_per_gpu_below_70_percent_of_the_types_median_is_set_aside(
     price: float, suspect: bool, make_offer: Callable[..., Offer]
 ) -> None:
-    offers = tuple(make_offer(region=f"r-{n}") for n in range(4)) + (make_offer(region="odd", price_per_h=price),)
+    offers = (*tuple(make_offer(region=f"r-{n}") for n in range(4)), make_offer(region="odd", price_per_h=price))
     reason = _reasons(offers)[-1]
     assert (reason is not None) == suspect
     if reason:

@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from gpurig.catalog.gpus import load_gpus
 from gpurig.catalog.offers import load_offers
 from gpurig.catalog.prices import default_rates
-from gpurig.catalog.query import SORT_KEYS, GpuFilter, OfferFilter, gpu_rejection, select_gpus, select_offers, sort_offers
+from gpurig.catalog.query import (
+    SORT_KEYS,
+    GpuFilter,
+    OfferFilter,
+    gpu_rejection,
+    select_gpus,
+    select_offers,
+    sort_offers,
+)
 from gpurig.catalog.search import find_gpus, find_offers, relaxations
 from gpurig.errors import UnknownName
 from gpurig.model.offer import Currency
@@ -51,8 +59,12 @@ GPU_CASES = [
 ]
 
 
-@pytest.mark.parametrize(("gpu_id", "wanted", "reason"), GPU_CASES, ids=[f"{g}-{r}-{n}" for n, (g, _, r) in enumerate(GPU_CASES)])
-def test_a_gpu_passes_or_the_reason_is_named(gpu_id: str, wanted: GpuFilter, reason: str | None, gpus: dict[str, Gpu]) -> None:
+@pytest.mark.parametrize(
+    ("gpu_id", "wanted", "reason"), GPU_CASES, ids=[f"{g}-{r}-{n}" for n, (g, _, r) in enumerate(GPU_CASES)]
+)
+def test_a_gpu_passes_or_the_reason_is_named(
+    gpu_id: str, wanted: GpuFilter, reason: str | None, gpus: dict[str, Gpu]
+) -> None:
     assert gpu_rejection(gpus[gpu_id], wanted) == reason
 
 
@@ -87,9 +99,15 @@ OFFER_CASES: list[tuple[str, dict[str, Any], OfferFilter, str | None]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("changes", "wanted", "reason"), [case[1:] for case in OFFER_CASES], ids=[case[0] for case in OFFER_CASES])
+@pytest.mark.parametrize(
+    ("changes", "wanted", "reason"), [case[1:] for case in OFFER_CASES], ids=[case[0] for case in OFFER_CASES]
+)
 def test_an_offer_passes_or_the_reason_is_named(
-    changes: dict[str, Any], wanted: OfferFilter, reason: str | None, make_offer: Callable[..., Offer], gpus: dict[str, Gpu]
+    changes: dict[str, Any],
+    wanted: OfferFilter,
+    reason: str | None,
+    make_offer: Callable[..., Offer],
+    gpus: dict[str, Gpu],
 ) -> None:
     found = select_offers([make_offer(**changes)], wanted, gpus, RATES)
     assert dict(found.rejected) == ({} if reason is None else {reason: 1})
@@ -130,7 +148,9 @@ OFFER_FILTERS = st.builds(
 @given(OFFER_FILTERS, OFFER_FILTERS, st.data())
 def test_a_further_condition_never_adds_an_offer(first: OfferFilter, second: OfferFilter, data: st.DataObject) -> None:
     gpus, plain = load_gpus(), OfferFilter()
-    name = data.draw(st.sampled_from([f.name for f in fields(OfferFilter) if f.name not in ("currency", "suspect", "gpu", "spot")]))
+    name = data.draw(
+        st.sampled_from([f.name for f in fields(OfferFilter) if f.name not in ("currency", "suspect", "gpu", "spot")])
+    )
     without = replace(first, **{name: getattr(plain, name)})
     with_condition = replace(without, **{name: getattr(second, name)})
     more = select_offers(SAMPLE, without, gpus, RATES)
@@ -164,7 +184,9 @@ def test_a_further_condition_never_adds_a_gpu(first: GpuFilter, second: GpuFilte
     without = replace(first, **{name: getattr(GpuFilter(), name)})
     with_condition = replace(without, **{name: getattr(second, name)})
     parts = load_gpus().values()
-    assert {g.gpu_id for g in select_gpus(parts, with_condition).passed} <= {g.gpu_id for g in select_gpus(parts, without).passed}
+    assert {g.gpu_id for g in select_gpus(parts, with_condition).passed} <= {
+        g.gpu_id for g in select_gpus(parts, without).passed
+    }
 
 
 @pytest.mark.parametrize("key", SORT_KEYS)
@@ -217,7 +239,9 @@ def test_each_relaxation_gives_the_number_it_promises() -> None:
     ],
     ids=["unknown", "typo", "country", "continent"],
 )
-def test_an_unknown_name_in_a_filter_is_an_error_not_an_empty_answer(wanted: OfferFilter, kind: str, suggestion: str | None) -> None:
+def test_an_unknown_name_in_a_filter_is_an_error_not_an_empty_answer(
+    wanted: OfferFilter, kind: str, suggestion: str | None
+) -> None:
     with pytest.raises(UnknownName) as caught:
         find_offers((), wanted)
     assert caught.value.kind == kind

@@ -97,6 +97,16 @@ def age_text(day: date | None, today: date) -> str:
     return f"{months} months old" if months < 36 else f"{months // 12} years old"
 
 
+def short_age(day: date | None, today: date) -> str:
+    """How old a price is, for a narrow column: ``23 mo``, ``5 d``, ``4 y``, ``no date``."""
+    if day is None:
+        return "no date"
+    words = age_text(day, today).split()
+    if not words[0].isdigit():
+        return words[-1]  # "today", "future"
+    return f"{words[0]} {'mo' if words[1] == 'months' else words[1][0]}"
+
+
 def price_day_text(day: date | None, today: date) -> str:
     """``price of 2024-12-31, 23 months old``; ``price of no stated date``."""
     return f"price of {day.isoformat()}, {age_text(day, today)}" if day else "price of no stated date"

@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING
 
 from gpurig.catalog.files import read_table, user_data_dir
 from gpurig.catalog.gpus import load_gpus
-from gpurig.catalog.offers import OFFER_COLUMNS, Places, forget_offers, instance_parts, load_offers, offer_of_row, packaged_offers
+from gpurig.catalog.offers import (
+    OFFER_COLUMNS,
+    Places,
+    forget_offers,
+    instance_parts,
+    load_offers,
+    offer_of_row,
+    packaged_offers,
+)
 from gpurig.catalog.pricelist import PriceList, PriceRow, parse_price_list
 from gpurig.errors import BadFile, DownloadFailed
 

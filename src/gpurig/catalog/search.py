@@ -160,4 +160,4 @@ def _check_names(kind: str, wanted: Iterable[str], known: Iterable[str]) -> None
             import difflib
 
             close = tuple(difflib.get_close_matches(name, known, n=3, cutoff=0.5))
-            raise UnknownName(kind, name, close, hint=f"known: {', '.join(known)}")
+            raise UnknownName(kind, name, close, hint=f"use one of: {', '.join(known)}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpurig.catalog.gpus import mig_profiles_of
+from gpurig.catalog.prices import price_day_text, short_age
 from gpurig.catalog.query import GpuFilter, OfferFilter
 from gpurig.catalog.search import find_gpus, find_offers
 from gpurig.cli.options import NameList, flat, gpu_filter, gpu_options
@@ -14,6 +15,8 @@ from gpurig.cli.render import Column, as_json, money, note, number, pairs, print
 from gpurig.errors import AnswerIsNo
 
 if TYPE_CHECKING:
+    from datetime import date
+
     from gpurig.cli.session import Session
     from gpurig.model.gpu import Gpu
     from gpurig.model.offer import Offer
@@ -56,7 +59,7 @@ def command(
     if not found.passed:
         raise AnswerIsNo(
             "no GPU matches",
-            details=tuple(f"{count} left out: {why}" for why, count in found.rejected.items()),
+            details=tuple(f"{count} left out: {why}" for why, count in found.rejected.items() if why != "another GPU"),
             hint="drop one condition, or run gpurig gpus --all",
         )
     if as_json_text:
@@ -76,15 +79,18 @@ def _print_table(gpus: tuple[Gpu, ...], names: tuple[str, ...], session: Session
     largest = max(gpus, key=lambda gpu: gpu.memory_gb)
     what = f"{', '.join(names)}: {len(gpus)} parts" if names else f"{len(gpus)} GPUs"
     say(f"{what}, up to {largest.memory_gb:g} GB ({largest.gpu_id})", colour=session.colour, bold=True)
-    say("\n" + table(_COLUMNS, [_row(gpu, cheapest.get(gpu.gpu_id)) for gpu in gpus]), colour=session.colour)
+    say(
+        "\n" + table(_COLUMNS, [_row(gpu, cheapest.get(gpu.gpu_id), session.today) for gpu in gpus]),
+        colour=session.colour,
+    )
     note(
         "\nall facts of one: gpurig gpus NAME; its offers: gpurig offers --gpu NAME\n"
-        "cheapest: list price per whole GPU, host included; slices and suspect prices left out",
+        "cheapest: list price per whole GPU, host included, with its age; slices and suspect prices left out",
         colour=session.colour,
     )
 
 
-def _row(gpu: Gpu, offer: Offer | None) -> tuple[str, ...]:
+def _row(gpu: Gpu, offer: Offer | None, today: date) -> tuple[str, ...]:
     return (
         gpu.gpu_id,
         f"{gpu.memory_gb:g} GB",
@@ -93,8 +99,12 @@ def _row(gpu: Gpu, offer: Offer | None) -> tuple[str, ...]:
         number(gpu.fp16_tflops),
         _capability(gpu),
         number(gpu.nvlink_gb_per_s) if gpu.has_nvlink else "-",
-        f"{money(offer.price_per_gpu_h)} {offer.currency} {offer.provider}" if offer else "-",
+        _price_cell(offer, today) if offer else "-",
     )
+
+
+def _price_cell(offer: Offer, today: date) -> str:
+    return f"{money(offer.price_per_gpu_h)} {offer.currency} {offer.provider} ({short_age(offer.snapshot_date, today)})"
 
 
 def _usable(gpu: Gpu) -> str:
@@ -127,8 +137,6 @@ def _object(gpu: Gpu) -> dict[str, Any]:
 
 def fact_sheet(gpu: Gpu, offer: Offer | None, session: Session) -> str:
     """Everything known of one part, each guess marked, with its sources."""
-    from gpurig.catalog.prices import price_day_text
-
     price = "no offer in the catalogue states this part"
     if offer is not None:
         where = f"{offer.provider} {offer.region or ''}".strip()
@@ -178,7 +186,7 @@ def _mig_text(gpu: Gpu) -> str:
             profile.name,
             f"{number(profile.compute_slices)}/{number(profile.compute_slices_total)}",
             f"{number(profile.memory_slices)}/{number(profile.memory_slices_total)}",
-            f"{'' if profile.usable_memory_gib else '~'}{profile.safe_memory_gib:.1f}",
+            f"{'' if profile.usable_memory_gib else '~'}{profile.safe_memory_gib(gpu.usable_memory_gib):.1f}",
             number(profile.sm_count),
             number(profile.max_instances),
             " ".join(str(start) for start in profile.placement_starts) or "?",

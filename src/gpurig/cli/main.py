@@ -77,8 +77,7 @@ def run(arguments: list[str] | None = None, session: Session | None = None) -> i
         return _fail(_as_input_error(error), arguments)
     except (click.Abort, KeyboardInterrupt):
         return 130
-    except BrokenPipeError:  # the reader, for example `head`, has seen enough
-        sys.stderr.close()
+    except SystemExit:  # click's answer to a closed pipe: the reader, for example `head`, has seen enough
         return 0
     return 0
 

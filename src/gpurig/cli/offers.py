@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpurig.catalog.prices import Rates, age_text, parse_rate, price_day_text
+from gpurig.catalog.prices import Rates, parse_rate, price_day_text, short_age
 from gpurig.catalog.query import SORT_KEYS, OfferFilter
 from gpurig.catalog.search import OfferSearch, find_offers
 from gpurig.cli.options import NameList, flat, gpu_filter, gpu_options
@@ -274,7 +274,7 @@ def _row(offer: Offer, rates: Rates, shown: Currency | None, today: date, *, spo
         _per_gpu(offer, rates, shown, spot=spot),
         _amount(spot_price, rates, shown) if spot_price else "-",
         _where(offer),
-        f"{_day(offer)} ({_short_age(offer.snapshot_date, today)})" if offer.snapshot_date else "not stated",
+        f"{_day(offer)} ({short_age(offer.snapshot_date, today)})" if offer.snapshot_date else "not stated",
     )
 
 
@@ -312,17 +312,6 @@ def _day(offer: Offer) -> str:
     return offer.snapshot_date.isoformat() if offer.snapshot_date else "?"
 
 
-def _short_age(day: date | None, today: date) -> str:
-    return (
-        age_text(day, today)
-        .replace(" months old", " mo")
-        .replace(" days old", " d")
-        .replace(" years old", " y")
-        .replace(" day old", " d")
-        .removeprefix("of ")
-    )
-
-
 def _print_suspect(search: OfferSearch, limit: int, session: Session) -> None:
     offers = search.set_aside
     say(f"{len(offers)} offers set aside: their price is not believed", colour=session.colour, bold=True)
@@ -332,9 +321,7 @@ def _print_suspect(search: OfferSearch, limit: int, session: Session) -> None:
             _gpu_cell(offer),
             f"{money(offer.price_per_h)} {offer.currency}",
             _where(offer),
-            f"{_day(offer)} ({_short_age(offer.snapshot_date, session.today)})"
-            if offer.snapshot_date
-            else "not stated",
+            f"{_day(offer)} ({short_age(offer.snapshot_date, session.today)})" if offer.snapshot_date else "not stated",
             offer.suspect or "",
         )
         for offer in (offers if limit == 0 else offers[:limit])
