@@ -21,7 +21,7 @@ from gpurig.plan.recipes import ScriptBatch
 from gpurig.plan.run_length import run_length
 from gpurig.plan.workload import FamilyKey, StepFamily, TracedWorkload
 from gpurig.predict import base_memory
-from gpurig.predict.predict import TimeModel, packaged_time_model
+from gpurig.predict.coefficients import Coefficients, packaged_coefficients
 from gpurig.trace.card import CardFacts
 from gpurig.trace.script import ScriptRequest, ScriptTrace, trace_script
 
@@ -127,13 +127,13 @@ def make_plan(request: PlanRequest, *, progress: Progress = lambda _: None, trac
 
 
 def workload_of(
-    families: Mapping[FamilyKey, StepFamily], trace: StepTrace, time: TimeModel | None = None
+    families: Mapping[FamilyKey, StepFamily], trace: StepTrace, coefficients: Coefficients | None = None
 ) -> TracedWorkload:
     """The planner's view of traced steps, with the packaged calibration unless another is given."""
     script = ScriptBatch(
         micro_batch=trace.micro_batch, accumulation=trace.accumulation, world_size=max(1, trace.world_size)
     )
-    return TracedWorkload(families, script, base_memory.load(), time or packaged_time_model())
+    return TracedWorkload(families, script, base_memory.load(), coefficients or packaged_coefficients())
 
 
 def _families(

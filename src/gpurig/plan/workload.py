@@ -14,7 +14,9 @@ from gpurig.plan.recipes import ScriptBatch
 from gpurig.predict.base_memory import MemoryCalibration
 from gpurig.predict.batch import at_micro_batch
 from gpurig.predict.memory import fits, predict_memory
-from gpurig.predict.predict import Link, TimeModel
+from gpurig.predict.coefficients import Coefficients
+from gpurig.predict.communication import Link, link_of
+from gpurig.predict.predict import predict_time
 
 _FLASH_FROM_SM = 80
 
@@ -71,16 +73,16 @@ class TracedWorkload:
         families: Traced steps, the script's own precision first.
         script: The batch as the script runs it.
         memory: Constants of the memory prediction.
-        time: The calibrated time model.
+        coefficients: The calibration of the time model.
     """
 
     def __init__(
-        self, families: Mapping[FamilyKey, StepFamily], script: ScriptBatch, memory: MemoryCalibration, time: TimeModel
+        self, families: Mapping[FamilyKey, StepFamily], script: ScriptBatch, memory: MemoryCalibration, coefficients: Coefficients
     ) -> None:
         self._families = dict(families)
         self._script = script
         self._memory_constants = memory
-        self._time = time
+        self._coefficients = coefficients
         self._memory: dict[tuple[FamilyKey, int | None, str, bool], MemoryPrediction] = {}
         self._fits: dict[tuple[FamilyKey, int | None, str, bool], bool | None] = {}
 
@@ -128,14 +130,14 @@ class TracedWorkload:
             return None
         key, trace = found
         memory, fitting = self._memory_of(key, trace, recipe, gpu)
-        link = Link(
-            gpus_per_node=recipe.gpus_per_node,
-            num_nodes=recipe.num_nodes,
-            kind=host.intra_node_link,
-            nvlink_gb_per_s=host.nvlink_gb_per_s,
-            network_gbps=host.network_gbps,
+        time = predict_time(
+            trace,
+            recipe,
+            gpu,
+            link=link_for(gpu, host) if recipe.num_gpus > 1 else None,
+            vcpus=None if host.vcpus is None else int(host.vcpus),
+            coefficients=self._coefficients,
         )
-        time = self._time.predict(trace, recipe, gpu, link=link, vcpus=host.vcpus)
         usable = int(gpu.usable_memory_gib * (1 << 30))
         return Prediction(gpu_id=gpu.gpu_id, memory=memory, time=time, fits=fitting, usable_memory=usable)
 
@@ -147,3 +149,11 @@ class TracedWorkload:
             self._memory[key] = predict_memory(trace, recipe, gpu, self._memory_constants)
             self._fits[key] = fits(trace, self._memory[key], gpu)
         return self._memory[key], self._fits[key]
+
+
+def link_for(gpu: Gpu, host: Host) -> Link:
+    """What joins the GPUs of an instance: its own link where the catalogue knows it, else the card's."""
+    if host.intra_node_link is not None:
+        nvlink = host.nvlink_gb_per_s if host.nvlink_gb_per_s else None
+        gpu = replace(gpu, nvlink_gb_per_s=nvlink)
+    return link_of(gpu, network_gbit_per_s=host.network_gbps)
