@@ -94,6 +94,7 @@ class PlannedDevice(TorchDispatchMode):
         self.values = KnownValues()
         self.host_syncs = 0
         self.user_wants_meta = 0
+        self.current = ""  # the operator on the planned device that ran last: named when something fails
         self._observe = observe
         self._note = note
         self._native = native
@@ -143,6 +144,7 @@ class PlannedDevice(TorchDispatchMode):
             if func in _INITIALIZERS and _is_weight(args):
                 return args[0]  # the values of weights never matter: a model of 8 G parameters is built in no time
             return func(*args, **kwargs)  # the host's own business
+        self.current = func._schema.name
         special = self._special.get(func)
         if special is not None:
             return special(func, args, kwargs)

@@ -57,6 +57,8 @@ class Recorder:
         self._ops: dict[Op, int] = {}
         self._sites: dict[Site, int] = {}
         self.dtypes: dict[str, int] = {}
+        self.watched: set[int] | None = None  # storages whose writes outside backward are counted in `writes`
+        self.writes = 0
 
     # --- what happens -------------------------------------------------------------------------------------------------
     def observe(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
@@ -65,6 +67,8 @@ class Recorder:
             self._record(describe(func, args, kwargs, out))
         if out is None:
             return
+        if self.watched is not None and self.phase is not Phase.BACKWARD and func._schema.is_mutable:
+            self.writes += sum(t.untyped_storage()._cdata in self.watched for t in tensors(args[:1]) if on_device(t))
         for tensor in tensors(out if isinstance(out, (tuple, list)) else (out,)):
             if on_device(tensor):
                 self._track(tensor, args)
