@@ -52,9 +52,13 @@ class Part(click.ParamType[tuple[str, int]]):
 @click.option("--gpu", "names", type=NameList(), multiple=True, help="Only these GPUs, in any spelling.")
 @gpu_options
 @click.option("--provider", "providers", type=NameList(), multiple=True, help="Only these providers.")
-@click.option("--region", "regions", type=NameList(), multiple=True, metavar="GLOB", help="Only regions like us-east-*.")
+@click.option(
+    "--region", "regions", type=NameList(), multiple=True, metavar="GLOB", help="Only regions like us-east-*."
+)
 @click.option("--country", "countries", type=NameList(), multiple=True, metavar="CODE", help="Only these countries.")
-@click.option("--continent", "continents", type=NameList(), multiple=True, metavar="CODE", help="Only AF AS EU NA OC SA.")
+@click.option(
+    "--continent", "continents", type=NameList(), multiple=True, metavar="CODE", help="Only AF AS EU NA OC SA."
+)
 @click.option("--max-gpus", type=int, default=8, show_default=True, metavar="N", help="At most so many GPUs in all.")
 @click.option("--max-nodes", type=int, default=1, show_default=True, metavar="N", help="At most so many instances.")
 @click.option("--spot", type=click.Choice([p.value for p in SpotPolicy]), default="allow", show_default=True)
@@ -224,7 +228,9 @@ def _notes(planned: Planned, session: Session, options: dict[str, Any]) -> list[
 
 def _nothing_fits(plan: Plan, planned: Planned) -> NoOfferFits:
     """What was needed, what came closest, and what would help."""
-    needed = [r for r in plan.rejections if r.reason in (Reason.MEMORY, Reason.MEMORY_UNSURE, Reason.BUDGET, Reason.DEADLINE)]
+    needed = [
+        r for r in plan.rejections if r.reason in (Reason.MEMORY, Reason.MEMORY_UNSURE, Reason.BUDGET, Reason.DEADLINE)
+    ]
     details = tuple(f"nearest for {r.reason.value}: {r.nearest}" for r in needed if r.nearest)
     counts = ", ".join(f"{r.reason.value} {r.count}" for r in plan.rejections)
     hint = "leave out a condition, or allow more GPUs with --max-gpus"

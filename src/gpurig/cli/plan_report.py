@@ -87,7 +87,7 @@ def _choices(planned: Planned) -> str:
     for index, choice, regions in plan_text.rows(plan, _ROWS):
         cells = plan_text.row(index, choice, regions, plan)
         numeric = (True, False, False, True, True, True, True, False)
-        html = "".join(f'<td{" class=n" if n else ""}>{escape(c)}</td>' for c, n in zip(cells, numeric, strict=True))
+        html = "".join(f"<td{' class=n' if n else ''}>{escape(c)}</td>" for c, n in zip(cells, numeric, strict=True))
         lines.append(f"<tr{' class=best' if index == 0 else ''}>{html}</tr>")
     titles = ("#", "instance", "GPU", "step", "run", "per hour", "run costs", "where, how")
     head = "".join(f"<th>{t}</th>" for t in titles)

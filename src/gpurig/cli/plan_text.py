@@ -98,7 +98,7 @@ def row(index: int, choice: Choice, regions: int, plan: Plan) -> tuple[str, ...]
     nodes = f" ×{choice.num_nodes}" if choice.num_nodes > 1 else ""
     guessed = choice.prediction.time.band.method in (Method.GUESSED, Method.DERIVED)
     tilde = "~" if guessed else ""
-    where = f"{choice.offer.provider} {choice.offer.region or ''}".strip()
+    where = f"{choice.offer.provider} {(choice.offer.region or '').strip(' ,')}".strip()
     where += f" +{regions - 1}" if regions > 1 else ""
     mark = "*" if index in plan.frontier else ""
     return (
@@ -124,8 +124,10 @@ def recipe_change(choice: Choice) -> str:
     if recipe.num_gpus == 1 and recipe.accumulation == 1:
         return ""
     batch = f"{recipe.micro_batch}" if recipe.micro_batch else "as is"
-    return f"batch {batch}" + (f"×{recipe.accumulation}" if recipe.accumulation > 1 else "") + (
-        f"×{recipe.num_gpus} GPUs" if recipe.num_gpus > 1 else ""
+    return (
+        f"batch {batch}"
+        + (f"×{recipe.accumulation}" if recipe.accumulation > 1 else "")
+        + (f"×{recipe.num_gpus} GPUs" if recipe.num_gpus > 1 else "")
     )
 
 
@@ -268,9 +270,9 @@ def compare_table(planned: Planned, wanted: Sequence[tuple[str, int]], limit_eac
     """Named GPUs side by side, each at its cheapest offer."""
     lines: list[tuple[str, ...]] = []
     for name, count in wanted:
-        found = [
-            (i, c) for i, c in enumerate(planned.plan.choices) if c.gpu_id == name and c.recipe.num_gpus == count
-        ][:limit_each]
+        found = [(i, c) for i, c in enumerate(planned.plan.choices) if c.gpu_id == name and c.recipe.num_gpus == count][
+            :limit_each
+        ]
         lines += [row(i, c, 1, planned.plan) for i, c in found]
         if not found:
             lines.append(("–", "no offer fits", f"{name}:{count}", "", "", "", "", ""))

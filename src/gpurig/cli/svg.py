@@ -80,20 +80,32 @@ def scatter(
     parts = [_axes(frame, xs, ys, x_title, y_title, x_text, y_text)]
     if len(path) > 1:
         points = " ".join(f"{xs.at(x):.1f},{ys.at(y):.1f}" for x, y in path)
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{_INK}" stroke-width="1.2" stroke-dasharray="4 3"/>')
-    for dot in sorted(dots, key=lambda d: d.strong):
-        parts.append(_dot(dot, xs.at(dot.x), ys.at(dot.y)))
+        parts.append(
+            f'<polyline points="{points}" fill="none" stroke="{_INK}" stroke-width="1.2" stroke-dasharray="4 3"/>'
+        )
+    placed: list[tuple[float, float]] = []
+    for dot in sorted(dots, key=lambda d: (d.strong, d.y)):
+        x, y = xs.at(dot.x), ys.at(dot.y)
+        clear = all(abs(x - a) > _LABEL_WIDTH or abs(y - b) > _LABEL_HEIGHT for a, b in placed)
+        if dot.label and clear:
+            placed.append((x, y))
+        parts.append(_dot(dot, x, y, labelled=clear))
     return _svg(frame, parts, f"{y_title} against {x_title}")
 
 
-def _dot(dot: Dot, x: float, y: float) -> str:
+_LABEL_WIDTH, _LABEL_HEIGHT = 130, 15  # room that a label wants: of two that would collide, the first stays
+
+
+def _dot(dot: Dot, x: float, y: float, *, labelled: bool) -> str:
     colour = PALETTE[dot.group % len(PALETTE)]
     radius, opacity = (5.5, 1.0) if dot.strong else (3.0, 0.45)
     text = ""
-    if dot.label:
+    if dot.label and labelled:
         anchor = "end" if x > 560 else "start"
         offset = -9 if anchor == "end" else 9
-        text = f'<text x="{x + offset:.1f}" y="{y - 7:.1f}" class="label" text-anchor="{anchor}">{escape(dot.label)}</text>'
+        text = (
+            f'<text x="{x + offset:.1f}" y="{y + 4:.1f}" class="label" text-anchor="{anchor}">{escape(dot.label)}</text>'
+        )
     return (
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{colour}" fill-opacity="{opacity}">'
         f"<title>{escape(dot.title)}</title></circle>{text}"
@@ -146,7 +158,9 @@ def stacked(
         down = [f"{x:.1f},{bottom - frame.inner_height * v / top:.1f}" for x, v in zip(x_of, below, strict=True)]
         colour = PALETTE[number % len(PALETTE)]
         area = " ".join([*up, *reversed(down)])
-        parts.append(f'<polygon points="{area}" fill="{colour}" fill-opacity="0.85"><title>{escape(name)}</title></polygon>')
+        parts.append(
+            f'<polygon points="{area}" fill="{colour}" fill-opacity="0.85"><title>{escape(name)}</title></polygon>'
+        )
         below = above
     if limit is not None:
         y = bottom - frame.inner_height * limit / top
@@ -191,12 +205,15 @@ def bars(values: Sequence[tuple[str, float, str]]) -> str:
 def legend(names: Sequence[str]) -> str:
     """Names with their colours, as HTML."""
     items = "".join(
-        f'<span><i style="background:{PALETTE[i % len(PALETTE)]}"></i>{escape(name)}</span>' for i, name in enumerate(names)
+        f'<span><i style="background:{PALETTE[i % len(PALETTE)]}"></i>{escape(name)}</span>'
+        for i, name in enumerate(names)
     )
     return f'<p class="legend">{items}</p>'
 
 
 def _svg(frame: Frame, parts: Sequence[str], title: str) -> str:
     return (
-        f'<svg viewBox="0 0 {frame.width} {frame.height}" role="img" aria-label="{escape(title)}">' + "".join(parts) + "</svg>"
+        f'<svg viewBox="0 0 {frame.width} {frame.height}" role="img" aria-label="{escape(title)}">'
+        + "".join(parts)
+        + "</svg>"
     )

@@ -18,7 +18,7 @@ def format_bytes(num_bytes: float) -> str:
     for size, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if abs(num_bytes) >= size:
             value = num_bytes / size
-            return f"{value:.0f} {name}" if value >= 100 or name != "GiB" and value >= 10 else f"{value:.1f} {name}"
+            return f"{value:.0f} {name}" if value >= 100 or (name != "GiB" and value >= 10) else f"{value:.1f} {name}"
     return f"{num_bytes:.0f} B"
 
 

@@ -94,7 +94,9 @@ def make_plan(request: PlanRequest, *, progress: Progress = lambda _: None, trac
         ScriptNotFound, ScriptFailed, NotTraceable, MissingPackage: the script could not be traced.
         UnknownName, BadFile: a wish or a price file is wrong.
     """
-    search = find_offers(request.names, replace(request.wanted, suspect=True), prices=request.own_prices, rates=request.rates)
+    search = find_offers(
+        request.names, replace(request.wanted, suspect=True), prices=request.own_prices, rates=request.rates
+    )
     progress("tracing the script (it is executed, without a GPU)")
     traced = tracer(request.script)
     families, notes = _families(request, traced, progress, tracer)
@@ -118,9 +120,7 @@ def make_plan(request: PlanRequest, *, progress: Progress = lambda _: None, trac
     def convert(price: Price) -> float:
         return search.rates.convert(price.amount_per_h, price.currency, request.currency)
 
-    plan = rank(
-        offers, gpus, parts_of_family, workload, goal, convert, filtered_out=search.num_searched - len(offers)
-    )
+    plan = rank(offers, gpus, parts_of_family, workload, goal, convert, filtered_out=search.num_searched - len(offers))
     return Planned(
         plan=plan, workload=workload, traced=traced, gpus=gpus, rates=search.rates, notes=(*traced.notes, *notes)
     )
@@ -142,11 +142,11 @@ def _families(
     """Trace what else the planner needs: other batch sizes, older GPUs' attention, other precisions."""
     notes: list[str] = []
     families: dict[FamilyKey, StepFamily] = {}
-    families[FamilyKey(base.trace.precision, modern=True)] = _family(request, request.script, base, progress, tracer, notes)
+    families[FamilyKey(base.trace.precision, modern=True)] = _family(
+        request, request.script, base, progress, tracer, notes
+    )
     variants: list[tuple[str | None, bool]] = [(None, False)] if _depends_on_class(base.trace) else []
-    for precision in request.precisions:
-        if precision != base.trace.precision:
-            variants.append((precision, True))
+    variants += [(precision, True) for precision in request.precisions if precision != base.trace.precision]
     for precision, modern in variants:
         script = replace(request.script, precision=precision, card=request.script.card if modern else _OLD_CARD)
         progress(f"tracing it in {precision}" if precision else "tracing it as on GPUs without flash attention")
@@ -186,8 +186,8 @@ def _family(
 
 
 def _depends_on_class(trace: StepTrace) -> bool:
-    """Whether older GPUs would run other attention kernels than the traced ones."""
-    return trace.sm >= _MODERN_SM and any(op.op_class is OpClass.ATTENTION and "flash" in op.name for op in trace.ops)
+    """Whether older GPUs would run other attention kernels than the traced ones. None of them has bf16."""
+    return trace.sm >= _MODERN_SM and not trace.precision.startswith("bf16") and any(op.op_class is OpClass.ATTENTION and "flash" in op.name for op in trace.ops)
 
 
 def exact_parts(named: Sequence[tuple[str, int]], planned: Planned) -> tuple[tuple[str, int], ...]:

@@ -173,9 +173,7 @@ class _Ranker:
         return choices, noes
 
     def _with_nodes(self, offer: Offer, candidates: Sequence[Gpu], num_nodes: int) -> tuple[list[Choice], list[_No]]:
-        host = Host(
-            int(offer.gpu_count), offer.intra_node_link, offer.nvlink_gb_per_s, offer.network_gbps, offer.vcpus
-        )
+        host = Host(int(offer.gpu_count), offer.intra_node_link, offer.nvlink_gb_per_s, offer.network_gbps, offer.vcpus)
         worst: tuple[Gpu, Recipe, Prediction] | None = None
         for gpu in candidates:  # the form is not stated: the slowest that it may be is promised
             best, noes = self._best_recipe(gpu, num_nodes, host)
@@ -260,7 +258,11 @@ class _Ranker:
         hours = useful_h + startup_h
         if spot:
             interruptions = spot_cost(
-                useful_h, self._workload.checkpoint_bytes, offer, startup_s=goal.startup_s, save_gb_per_s=goal.save_gb_per_s
+                useful_h,
+                self._workload.checkpoint_bytes,
+                offer,
+                startup_s=goal.startup_s,
+                save_gb_per_s=goal.save_gb_per_s,
             )
             hours = useful_h * (1 + interruptions.overhead) + startup_h
         return Choice(

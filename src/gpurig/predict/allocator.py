@@ -9,8 +9,8 @@ when freed; when the device is full, cached segments are released and the reques
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from dataclasses import dataclass
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 MIN_BLOCK = 512
 SMALL_SIZE = 1 << 20

@@ -48,9 +48,13 @@ class MemoryCalibration:
         for key in (gpu.gpu_id, gpu.architecture.lower()):
             if key in self.base_mib:
                 mib = self.base_mib[key] + extra
-                return BaseMemory(int(mib * (1 << 20)), f"context and libraries {mib:.0f} MiB ({key})", Method.CALIBRATED)
+                return BaseMemory(
+                    int(mib * (1 << 20)), f"context and libraries {mib:.0f} MiB ({key})", Method.CALIBRATED
+                )
         mib = self.default_base_mib + extra
-        return BaseMemory(int(mib * (1 << 20)), f"context and libraries ~{mib:.0f} MiB (GPU not calibrated)", Method.GUESSED)
+        return BaseMemory(
+            int(mib * (1 << 20)), f"context and libraries ~{mib:.0f} MiB (GPU not calibrated)", Method.GUESSED
+        )
 
     def convolution_workspace(self, trace: StepTrace) -> int:
         """What cuDNN's convolutions add to the reserved peak: not traceable, so a fitted share of the largest one."""
@@ -63,7 +67,10 @@ class MemoryCalibration:
         method = Method.CALIBRATED if known else Method.DERIVED
         widen = 1.0 if known else 1.5
         return Band(
-            low=1 - widen * (1 - self.band_low), high=1 + widen * (self.band_high - 1), method=method, reason=self.band_reason
+            low=1 - widen * (1 - self.band_low),
+            high=1 + widen * (self.band_high - 1),
+            method=method,
+            reason=self.band_reason,
         )
 
 

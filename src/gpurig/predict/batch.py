@@ -33,9 +33,7 @@ def same_path(low: StepTrace, high: StepTrace) -> bool:
     if [(s, i) for s, i, _ in low.events] != [(s, i) for s, i, _ in high.events]:
         return False
     pairs = {(a.op, b.op) for a, b in zip(low.calls, high.calls, strict=True)}
-    return all(
-        low.ops[a].name == high.ops[b].name and len(low.ops[a].dims) == len(high.ops[b].dims) for a, b in pairs
-    )
+    return all(low.ops[a].name == high.ops[b].name and len(low.ops[a].dims) == len(high.ops[b].dims) for a, b in pairs)
 
 
 def at_micro_batch(low: StepTrace, high: StepTrace, micro_batch: int) -> StepTrace | None:
