@@ -40,10 +40,22 @@ def main(request_file: Path, report_file: Path) -> None:
             )
         )
         return
-    del torch
-    from gpurig.trace.script.run import Run
+    try:
+        from gpurig.trace.script.run import Run
 
-    Run(request, out).run(_script)
+        run = Run(request, out)
+        run.install()
+    except Exception as error:  # noqa: BLE001 whatever it is, the user is told in a sentence
+        out.leave(
+            ChildReport(
+                outcome="not-traceable",
+                message=f"gpurig cannot work with PyTorch {torch.__version__}: {type(error).__name__}: {error}",
+                details=tuple(traceback.format_exc().splitlines()[-6:]),
+                hint="use PyTorch 2.4 or later, or report this",
+            )
+        )
+        return
+    run.run(_script)
 
 
 def _script(request: ScriptRequest) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -44,7 +45,6 @@ class Run:
 
     def run(self, script: Callable[[ScriptRequest], None]) -> None:
         """Run the script to its end or to its last step; does not return."""
-        self._install()
         failure: BaseException | None = None
         with self.session():
             self.session.recorder.phase = Phase.FORWARD
@@ -54,7 +54,8 @@ class Run:
                 failure = error
             self._out.leave(Failure(self._request, self.session, self.steps, self.launch).report(failure))
 
-    def _install(self) -> None:
+    def install(self) -> None:
+        """Put everything in the script's way, for the rest of the process."""
         session, steps = self.session, self.steps
         patches = Patches()  # never undone: the process ends with the script
         install_guards(patches, self._request, session)
@@ -102,6 +103,15 @@ class Run:
 
     # --- the end ------------------------------------------------------------------------------------------------------
     def _done(self) -> None:
+        try:
+            report = self._traced()
+        except Exception as error:  # noqa: BLE001 it would otherwise surface inside the user's loop
+            where = traceback.format_exc().splitlines()[-5:]
+            message = f"the steps were followed, but not described: {type(error).__name__}: {error}"
+            report = ChildReport(outcome="not-traceable", message=message, details=tuple(where), hint="report this")
+        self._out.leave(report)
+
+    def _traced(self) -> ChildReport:
         feeding = self.feed.training()
         micro_batch = feeding.samples if feeding is not None else self.models.leading_length()
         accumulation = self._accumulation()
@@ -118,15 +128,12 @@ class Run:
             input=self.feed.profile(),
             trace_time_s=time.perf_counter() - self._started,
         )
-        trace = finish(self.session, facts)
-        self._out.leave(
-            ChildReport(
-                outcome="traced",
-                trace=trace,
-                notes=tuple(note.text for note in self.session.recorder.notes.values()),
-                batch_knob=feeding is not None,
-                steps=self.steps.rounds,
-            )
+        return ChildReport(
+            outcome="traced",
+            trace=finish(self.session, facts),
+            notes=tuple(note.text for note in self.session.recorder.notes.values()),
+            batch_knob=feeding is not None,
+            steps=self.steps.rounds,
         )
 
     def _accumulation(self) -> int:
