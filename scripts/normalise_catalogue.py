@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 COMPILED_ON = "2026-12-01"  # day on which the raw folder was gathered
 CORRECTION_COLUMNS = ("table", "row", "field", "was", "is", "why")
+NO_NOTES = ("M40", "RTX5000")  # their raw notes are remarks on the raw folder, not on the part
 NO_REGION = ("", "all(list price)")
 
 Row = dict[str, str]
@@ -100,6 +101,8 @@ def normal_gpus(raw: list[Row]) -> list[Row]:
             row["compute_capability"], row["isa"] = "", capability
         elif capability:
             row["isa"] = "sm_" + capability.replace(".", "")
+        if row["gpu_id"] in NO_NOTES:
+            row["notes"] = ""
         row["compiled_on"], row["rentable"] = COMPILED_ON, "1"
         rows.append(row)
     return rows
