@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from gpurig.cli.commands import COMMANDS
 from gpurig.errors import GpurigError, InputError
 
 
@@ -57,7 +58,5 @@ def _did_you_mean(names: tuple[str, ...] | list[str]) -> tuple[str, ...]:
 
 def _close_commands(name: str) -> list[str]:
     import difflib
-
-    from gpurig.cli.main import COMMANDS
 
     return difflib.get_close_matches(name, [command for command, _, _ in COMMANDS], n=2, cutoff=0.5)

@@ -8,15 +8,9 @@ from importlib import import_module
 import click
 
 from gpurig import __version__
+from gpurig.cli.commands import COMMANDS
 from gpurig.cli.session import Session
 from gpurig.errors import GpurigError
-
-# name, module with the click command in `command`, help line
-COMMANDS: tuple[tuple[str, str, str], ...] = (
-    ("plan", "gpurig.cli.plan", "Which GPU, how long and how much, for a training script as it is"),
-    ("gpus", "gpurig.cli.gpus", "GPUs that can be rented: memory, speed, links, MIG"),
-    ("offers", "gpurig.cli.offers", "What can be rented where, at which price of which day"),
-)
 
 EXIT_CODES = "Exit codes: 0 done, 1 the answer is no, 2 the call or the input is wrong, 3 something outside failed."
 
