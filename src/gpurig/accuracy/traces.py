@@ -91,7 +91,7 @@ class Tracer:
 
     def trace(self, traced: Traced) -> StepTrace | Unanswerable:
         """The trace of a workload, or why there is none."""
-        kept = self._kept(traced)
+        kept = self.kept(traced)
         if kept is not None:
             return kept
         answer = self._ask(traced)
@@ -139,7 +139,8 @@ class Tracer:
             return None
         return self._cache / f"torch-{metadata.version('torch').split('+')[0]}" / f"{traced.key}.msgpack"
 
-    def _kept(self, traced: Traced) -> StepTrace | None:
+    def kept(self, traced: Traced) -> StepTrace | None:
+        """The trace of a workload if it is in the cache."""
         import msgspec
 
         file = self._file(traced)
