@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import warnings
+import zlib
 from dataclasses import dataclass, replace
 from importlib import metadata
 from multiprocessing.connection import Connection
@@ -20,6 +21,14 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT_S = 180.0
 _ROWS_PER_CHILD = 150  # a fresh process now and then: caches of torch and transformers grow
 _STEPS = 3  # optimizer state exists after the first, outputs held from the step before after the second
+
+
+def default_cache() -> Path:
+    """The folder for traces: gpurig/traces in the user's cache folder (XDG_CACHE_HOME, else ~/.cache)."""
+    import os
+
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "gpurig" / "traces"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +100,7 @@ class Tracer:
 
     def trace(self, traced: Traced) -> StepTrace | Unanswerable:
         """The trace of a workload, or why there is none."""
-        kept = self._kept(traced)
+        kept = self.kept(traced)
         if kept is not None:
             return kept
         answer = self._ask(traced)
@@ -137,16 +146,17 @@ class Tracer:
     def _file(self, traced: Traced) -> Path | None:
         if self._cache is None:
             return None
-        return self._cache / f"torch-{metadata.version('torch').split('+')[0]}" / f"{traced.key}.msgpack"
+        return self._cache / f"torch-{metadata.version('torch').split('+')[0]}" / f"{traced.key}.msgpack.z"
 
-    def _kept(self, traced: Traced) -> StepTrace | None:
+    def kept(self, traced: Traced) -> StepTrace | None:
+        """The trace of a workload if it is in the cache."""
         import msgspec
 
         file = self._file(traced)
         if file is None or not file.is_file():
             return None
-        with contextlib.suppress(msgspec.DecodeError, OSError):
-            trace = msgspec.msgpack.decode(file.read_bytes(), type=StepTrace)
+        with contextlib.suppress(msgspec.DecodeError, zlib.error, OSError):
+            trace = msgspec.msgpack.decode(zlib.decompress(file.read_bytes()), type=StepTrace)
             if trace.schema_version == SCHEMA_VERSION:
                 return trace
         return None
@@ -159,7 +169,7 @@ class Tracer:
             return
         file.parent.mkdir(parents=True, exist_ok=True)
         unfinished = file.with_suffix(".part")
-        unfinished.write_bytes(msgspec.msgpack.encode(trace))
+        unfinished.write_bytes(zlib.compress(msgspec.msgpack.encode(trace), 1))
         unfinished.replace(file)
 
 

@@ -7,4 +7,5 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("plan", "gpurig.cli.plan", "Which GPU, how long and how much, for a training script as it is"),
     ("gpus", "gpurig.cli.gpus", "GPUs that can be rented: memory, speed, links, MIG"),
     ("offers", "gpurig.cli.offers", "What can be rented where, at which price of which day"),
+    ("accuracy", "gpurig.cli.accuracy", "How far predictions lie from a table of measured runs"),
 )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpurig.model.gpu import Gpu
 from gpurig.predict.coefficients import HOST_CLASSES, Coefficients, card_features
@@ -39,26 +40,11 @@ class Sample:
     extra_s: float = 0.0  # time that no coefficient explains
 
 
-def fit(samples: Sequence[Sample], start: Coefficients | None = None) -> Coefficients:
-    """Coefficients of least robust error over samples, each group weighing the square root of its size.
-
-    The result depends on the samples and their order alone. `start` only shortens the way.
-    """
-    from scipy.optimize import least_squares
-
-    problem = _Problem(samples)
-    first = problem.start if start is None else problem.vector_of(start)
-    solution = least_squares(
-        problem.residuals, first, jac=problem.jacobian, loss="linear", method="trf", max_nfev=60, xtol=1e-6, ftol=1e-7
-    )
-    return problem.coefficients(solution.x)
-
-
-class _Problem:
+class Problem:
     """The least-squares problem: an index of parameters, a design matrix per kind of time, and priors as residuals."""
 
     def __init__(self, samples: Sequence[Sample]) -> None:
-        self.samples = samples
+        self.samples = tuple(samples)
         self.gpus = {s.gpu.gpu_id: s.gpu for s in samples}
         self.names = self._parameter_names()
         self.index = {name: i for i, name in enumerate(self.names)}
@@ -67,9 +53,33 @@ class _Problem:
         self._stack()
         groups = [s.group for s in samples]
         sizes = {g: groups.count(g) for g in set(groups)}
-        self.weights = np.array([sizes[g] ** -0.25 for g in groups])
-        self.targets = np.log([s.step_time_s for s in samples])
+        self.group_weights = np.array([1 / sizes[g] for g in groups])
+        self._weights = np.array([sizes[g] ** -0.25 for g in groups])
+        self.measured = np.array([s.step_time_s for s in samples])
+        self._targets = np.log(self.measured)
         self._rate_rows = self._make_rate_rows()
+
+    def solve(self, *, without: NDArray[np.bool_] | None = None, start: Floats | None = None) -> Floats:
+        """The parameters of least robust error.
+
+        Args:
+            without: Samples to leave out. What only they say something about falls back to its prior.
+            start: Where to begin; it shortens the way and does not change the end beyond the tolerance.
+        """
+        from scipy.optimize import least_squares
+
+        weights = self._weights if without is None else np.where(without, 0.0, self._weights)
+        solution = least_squares(
+            self._residuals,
+            self.start if start is None else start,
+            jac=self._jacobian,
+            max_nfev=60,
+            xtol=1e-6,
+            ftol=1e-7,
+            args=(weights,),
+        )
+        found: Floats = solution.x
+        return found
 
     # parameters
 
@@ -170,17 +180,17 @@ class _Problem:
         return self._forward(x)[-1]
 
     def _errors(self, x: Floats) -> Floats:
-        errors: Floats = np.log(self.predictions(x)) - self.targets
+        errors: Floats = np.log(self.predictions(x)) - self._targets
         return errors
 
-    def residuals(self, x: Floats) -> Floats:
+    def _residuals(self, x: Floats, weights: Floats) -> Floats:
         """Data residuals through a soft absolute value, then priors."""
         errors = self._errors(x)
         soft = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + (errors / ROBUST_SCALE) ** 2) - 1)) * ROBUST_SCALE
         own = np.array([(value - mean) / sd for value, (mean, sd) in zip(x, self.priors, strict=True)])
-        return np.concatenate([soft * self.weights / NOISE, own, self._rate_rows @ x])
+        return np.concatenate([soft * weights / NOISE, own, self._rate_rows @ x])
 
-    def jacobian(self, x: Floats) -> Floats:
+    def _jacobian(self, x: Floats, weights: Floats) -> Floats:
         from scipy import sparse
 
         compute, memory, extra, both, gaps, device, host, total = self._forward(x)
@@ -200,36 +210,16 @@ class _Problem:
         for column, name_index in enumerate(self.host_index):
             jacobian[:, name_index] += self.host_counts[:, column] * math.exp(x[name_index]) * factor
         jacobian[np.arange(len(total)), self.gpu_host_index] += host * host_share
-        errors = np.log(total) - self.targets
+        errors = np.log(total) - self._targets
         scaled = errors / ROBUST_SCALE
         root = np.sqrt(1 + scaled**2)
         soft_slope = np.where(np.abs(scaled) < 1e-6, 1.0, np.abs(scaled) / (root * np.sqrt(2 * (root - 1)) + 1e-300))
-        jacobian *= (soft_slope * self.weights / NOISE / total)[:, None]
+        jacobian *= (soft_slope * weights / NOISE / total)[:, None]
         own = np.diag([1 / sd for _, sd in self.priors])
         stacked: Floats = np.vstack([jacobian, own, self._rate_rows.toarray()])
         return stacked
 
     # in and out
-
-    def vector_of(self, coefficients: Coefficients) -> Floats:
-        """A starting point from coefficients; what they lack starts at its prior."""
-        x = self.start.copy()
-        for name, i in self.index.items():
-            kind, _, rest = name.partition(":")
-            if kind == "rate":
-                gpu_id, pipe = rest.rsplit(":", 1)
-                x[i] = coefficients.pipe_log_rate(self.gpus[gpu_id], pipe)
-            elif kind == "prior":
-                x[i] = coefficients.pipe_prior.get(rest, x[i])
-            elif kind == "gpuhost":
-                x[i] = coefficients.gpu_host.get(rest, 0.0)
-            elif kind == "host":
-                x[i] = math.log(coefficients.host_s[rest])
-            elif name == "kernel":
-                x[i] = math.log(coefficients.kernel_s)
-            else:
-                x[i] = coefficients.terms.get(name, x[i])
-        return x
 
     def coefficients(self, x: Floats) -> Coefficients:
         values = {name: float(x[i]) for name, i in self.index.items()}
