@@ -62,7 +62,7 @@ def run(arguments: list[str] | None = None, session: Session | None = None) -> i
     """Run one command and return its exit code. Every error is rendered here, once."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        cli.main(arguments, prog_name="gpurig", standalone_mode=False, obj=session)
+        code = cli.main(arguments, prog_name="gpurig", standalone_mode=False, obj=session)
     except GpurigError as error:
         return _fail(error, arguments)
     except click.exceptions.Exit as error:
@@ -73,7 +73,7 @@ def run(arguments: list[str] | None = None, session: Session | None = None) -> i
         return 130
     except SystemExit:  # click's answer to a closed pipe: the reader, for example `head`, has seen enough
         return 0
-    return 0
+    return code if isinstance(code, int) else 0
 
 
 def _fail(error: GpurigError, arguments: list[str]) -> int:

@@ -74,6 +74,8 @@ class Part(click.ParamType[tuple[str, int]]):
 @click.option("--rate", "rates", multiple=True, metavar="CNY=7.1", help="Conversion rate: units for one US dollar.")
 @click.option("--prices", type=click.Path(path_type=Path, dir_okay=False), envvar="GPURIG_PRICES",
               help="Own prices and discounts (TOML).")  # fmt: skip
+@click.option("--calibration", type=click.Path(path_type=Path, dir_okay=False), envvar="GPURIG_CALIBRATION",
+              help="Coefficients of the time model, as gpurig calibrate writes them.")  # fmt: skip
 @click.option("--limit", type=int, default=DEFAULT_LIMIT, show_default=True, metavar="N", help="Rows to show; 0: all.")
 @click.option("--explain", type=int, metavar="N", help="The arithmetic and the sources of choice N.")
 @click.option("--report", type=click.Path(path_type=Path, dir_okay=False), metavar="OUT.html", help="Write a report.")
@@ -107,8 +109,6 @@ def command(session: Session, /, **options: Any) -> None:
         options["report"].write_text(render_report(planned, session.today), encoding="utf-8")
     if options["as_json_text"]:
         _print_json(planned)
-        if not planned.plan.choices:
-            raise _nothing_fits(planned.plan, planned)
         return
     _print_text(planned, session, options)
 
@@ -144,6 +144,7 @@ def _request(options: dict[str, Any]) -> PlanRequest:
         max_gpus=max((options["max_gpus"], *(count for _, count in options["compared"]))),
         max_nodes=options["max_nodes"],
         own_prices=options["prices"],
+        calibration=options["calibration"],
         rates=tuple(parse_rate(rate) for rate in options["rates"]),
     )
 
@@ -244,10 +245,18 @@ def _nothing_fits(plan: Plan, planned: Planned) -> NoOfferFits:
 
 
 def _print_json(planned: Planned) -> None:
+    """One object; where nothing fits it has an "error" member, and the exit code says no."""
+    from gpurig.cli.errors import error_object
     from gpurig.cli.plan_json import plan_object
     from gpurig.cli.render import print_json_object
 
-    print_json_object(plan_object(planned))
+    members = plan_object(planned)
+    if planned.plan.choices:
+        print_json_object(members)
+        return
+    error = _nothing_fits(planned.plan, planned)
+    print_json_object({**members, "error": error_object(error)})
+    raise click.exceptions.Exit(error.exit_code)
 
 
 def _write_snapshot(planned: Planned, path: Path) -> None:

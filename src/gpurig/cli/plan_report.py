@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import date
 from html import escape
+from typing import TYPE_CHECKING
 
 from gpurig.cli import plan_text
 from gpurig.cli.svg import Dot, bars, legend, scatter, stacked
-from gpurig.model.plan import Choice
 from gpurig.model.trace import StorageKind
 from gpurig.model.units import GIB, format_bytes, format_duration
-from gpurig.plan.make import Planned
 from gpurig.predict.memory import Moment, allocator_usage, contributors, timeline
+
+if TYPE_CHECKING:
+    from datetime import date
+
+    from gpurig.model.plan import Choice
+    from gpurig.plan.make import Planned
 
 _MOMENTS = 400
 _ROWS = 25

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 PALETTE = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#a463f2", "#97bbf5", "#9c6b4e")
 _INK, _GRID = "#1d2433", "#e3e7ee"
@@ -103,9 +106,7 @@ def _dot(dot: Dot, x: float, y: float, *, labelled: bool) -> str:
     if dot.label and labelled:
         anchor = "end" if x > 560 else "start"
         offset = -9 if anchor == "end" else 9
-        text = (
-            f'<text x="{x + offset:.1f}" y="{y + 4:.1f}" class="label" text-anchor="{anchor}">{escape(dot.label)}</text>'
-        )
+        text = f'<text x="{x + offset:.1f}" y="{y + 4:.1f}" class="label" text-anchor="{anchor}">{escape(dot.label)}</text>'
     return (
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{colour}" fill-opacity="{opacity}">'
         f"<title>{escape(dot.title)}</title></circle>{text}"

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpurig.catalog.gpus import load_gpus, parts_of_family
 from gpurig.catalog.names import resolve
-from gpurig.catalog.prices import Rate, Rates
 from gpurig.catalog.query import OfferFilter
 from gpurig.catalog.search import find_offers
 from gpurig.errors import NotTraceable, ScriptFailed
-from gpurig.model.gpu import Gpu
 from gpurig.model.offer import Currency, Price
 from gpurig.model.plan import BatchPolicy, Goal, Plan, SpotPolicy
 from gpurig.model.trace import OpClass, StepTrace
@@ -21,9 +19,15 @@ from gpurig.plan.recipes import ScriptBatch
 from gpurig.plan.run_length import run_length
 from gpurig.plan.workload import FamilyKey, StepFamily, TracedWorkload
 from gpurig.predict import base_memory
-from gpurig.predict.coefficients import Coefficients, packaged_coefficients
+from gpurig.predict.coefficients import Coefficients, packaged_coefficients, read_coefficients
 from gpurig.trace.card import CardFacts
 from gpurig.trace.script import ScriptRequest, ScriptTrace, trace_script
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpurig.catalog.prices import Rate, Rates
+    from gpurig.model.gpu import Gpu
 
 _MODERN_SM, _OLD_SM = 80, 75
 _OLD_CARD = CardFacts(name="Tesla T4", memory_bytes=16 << 30, capability=(7, 5), sm_count=40)
@@ -43,6 +47,7 @@ class PlanRequest:
         precisions: Precisions to try besides the script's own.
         vary_batch: Trace a second batch size, so that other micro-batches are known.
         own_prices: The user's price file.
+        calibration: Coefficients of the time model other than the packaged ones.
         rates: Conversion rates given by the user.
     """
 
@@ -62,6 +67,7 @@ class PlanRequest:
     max_gpus: int = 8
     max_nodes: int = 1
     own_prices: Path | None = None
+    calibration: Path | None = None
     rates: tuple[Rate, ...] = ()
 
 
@@ -100,7 +106,8 @@ def make_plan(request: PlanRequest, *, progress: Progress = lambda _: None, trac
     progress("tracing the script (it is executed, without a GPU)")
     traced = tracer(request.script)
     families, notes = _families(request, traced, progress, tracer)
-    workload = workload_of(families, traced.trace)
+    coefficients = None if request.calibration is None else read_coefficients(request.calibration)
+    workload = workload_of(families, traced.trace, coefficients)
     goal = Goal(
         run=run_length(
             traced.trace, request.script.argv, epochs=request.epochs, steps=request.steps, samples=request.samples
@@ -187,7 +194,11 @@ def _family(
 
 def _depends_on_class(trace: StepTrace) -> bool:
     """Whether older GPUs would run other attention kernels than the traced ones. None of them has bf16."""
-    return trace.sm >= _MODERN_SM and not trace.precision.startswith("bf16") and any(op.op_class is OpClass.ATTENTION and "flash" in op.name for op in trace.ops)
+    return (
+        trace.sm >= _MODERN_SM
+        and not trace.precision.startswith("bf16")
+        and any(op.op_class is OpClass.ATTENTION and "flash" in op.name for op in trace.ops)
+    )
 
 
 def exact_parts(named: Sequence[tuple[str, int]], planned: Planned) -> tuple[tuple[str, int], ...]:

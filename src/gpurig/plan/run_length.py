@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gpurig.errors import InputError
 from gpurig.model.plan import RunLength
-from gpurig.model.trace import StepTrace
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpurig.model.trace import StepTrace
 
 _ASSUMED_STEPS = 10_000
 _EPOCH_FLAGS = ("epochs", "num_epochs", "num_train_epochs", "max_epochs", "n_epochs", "total_epochs", "epoch")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
-from gpurig.model.offer import Offer
 from gpurig.model.plan import SpotCost
+
+if TYPE_CHECKING:
+    from gpurig.model.offer import Offer
 
 _HOURS_PER_MONTH = 730.0
 # No figure is published for most providers. One interruption a day is pessimistic for most GPU types and is said to be assumed.

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-from gpurig.model.gpu import Gpu
 from gpurig.model.prediction import MemoryPrediction, Prediction
-from gpurig.model.recipe import Recipe
 from gpurig.model.trace import StepTrace, StorageKind
-from gpurig.plan.rank import Host
-from gpurig.plan.recipes import ScriptBatch
-from gpurig.predict.base_memory import MemoryCalibration
 from gpurig.predict.batch import at_micro_batch
-from gpurig.predict.coefficients import Coefficients
 from gpurig.predict.communication import Link, link_of
-from gpurig.predict.allocator import Usage
 from gpurig.predict.memory import allocator_usage, fits, predict_memory, workspaces
 from gpurig.predict.predict import predict_time
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gpurig.model.gpu import Gpu
+    from gpurig.model.recipe import Recipe
+    from gpurig.plan.rank import Host
+    from gpurig.plan.recipes import ScriptBatch
+    from gpurig.predict.allocator import Usage
+    from gpurig.predict.base_memory import MemoryCalibration
+    from gpurig.predict.coefficients import Coefficients
 
 _FLASH_FROM_SM = 80
 

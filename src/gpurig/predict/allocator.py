@@ -9,8 +9,11 @@ when freed; when the device is full, cached segments are released and the reques
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 MIN_BLOCK = 512
 SMALL_SIZE = 1 << 20

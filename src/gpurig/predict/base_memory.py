@@ -10,10 +10,13 @@ import json
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
+from typing import TYPE_CHECKING
 
-from gpurig.model.gpu import Gpu
 from gpurig.model.prediction import Band, Method
 from gpurig.model.trace import OpClass, StepTrace
+
+if TYPE_CHECKING:
+    from gpurig.model.gpu import Gpu
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,7 +175,7 @@ def on_device_generator(generator: Any) -> bool:
 def _is_cuda(device: Any) -> bool:
     if isinstance(device, torch.device):
         return device.type == "cuda"
-    return isinstance(device, str) and device.partition(":")[0] == "cuda" or isinstance(device, int) and device >= 0
+    return (isinstance(device, str) and device.partition(":")[0] == "cuda") or (isinstance(device, int) and device >= 0)
 
 
 def _is_meta(device: Any) -> bool:

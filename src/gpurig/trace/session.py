@@ -16,8 +16,8 @@ from torch.utils import _foreach_utils as foreach_utils
 from gpurig.model.trace import Phase, StorageKind
 from gpurig.trace import facade, kernels
 from gpurig.trace.autocast import Autocast
-from gpurig.trace.device import DEVICE, PlannedDevice, on_device
 from gpurig.trace.card import CardFacts
+from gpurig.trace.device import DEVICE, PlannedDevice, on_device
 from gpurig.trace.modules import ModuleMover, Normalize
 from gpurig.trace.patches import Patches
 from gpurig.trace.record import Recorder

@@ -50,7 +50,7 @@ class Run:
             self.session.recorder.phase = Phase.FORWARD
             try:
                 script(self._request)
-            except BaseException as error:  # noqa: BLE001 the script may leave in any way it likes
+            except BaseException as error:
                 failure = error
             self._out.leave(Failure(self._request, self.session, self.steps, self.launch).report(failure))
 
@@ -105,7 +105,7 @@ class Run:
     def _done(self) -> None:
         try:
             report = self._traced()
-        except Exception as error:  # noqa: BLE001 it would otherwise surface inside the user's loop
+        except Exception as error:
             where = traceback.format_exc().splitlines()[-5:]
             message = f"the steps were followed, but not described: {type(error).__name__}: {error}"
             report = ChildReport(outcome="not-traceable", message=message, details=tuple(where), hint="report this")
