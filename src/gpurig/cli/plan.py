@@ -38,7 +38,7 @@ class Part(click.ParamType[tuple[str, int]]):
         return name, int(count)
 
 
-@click.command(context_settings={"ignore_unknown_options": False})
+@click.command("plan")
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @click.option("-m", "module", is_flag=True, help="SCRIPT is a module, as for python -m.")
