@@ -304,7 +304,10 @@ class PlannedDevice(TorchDispatchMode):
             self._note("data-dependent", f"the result of {name} is taken to be as long as its input")
             source = args[0]
             results = len(func._schema.returns)
-            first = self._new(tuple(source.shape) if name == "unique_dim" else (source.numel(),), source.dtype)
+            shape = tuple(source.shape) if name == "unique_dim" else (source.numel(),)
+            if name == "bincount":  # as many bins as the script expects, if it says so
+                shape = ((args[2] if len(args) > 2 else kwargs.get("minlength", 0)) or source.numel(),)
+            first = self._new(shape, source.dtype)
             rest = tuple(self._new((source.numel(),), torch.int64) for _ in range(results - 1))
             out = first if results == 1 else (first, *rest)
         self._observe(func, args, kwargs, out)

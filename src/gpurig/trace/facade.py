@@ -150,7 +150,7 @@ def install(patches: Patches, card: CardFacts, synchronized: Callable[[], None])
         patches.set_existing(torch.cuda, name, answer)
     _install_accelerator(patches, card, stream, synchronize)
     patches.set(torch.version, "cuda", torch.version.cuda or "12.8")
-    patches.set_existing(torch._C, "_cuda_getCurrentRawStream", _constant(0))
+    patches.set(torch._C, "_cuda_getCurrentRawStream", _constant(0))  # missing in builds without CUDA; libraries take it
     patches.set_existing(torch._C, "_cuda_getDeviceCount", _constant(card.num_gpus))
     patches.set_existing(torch.cuda.amp.common, "amp_definitely_not_available", _constant(False))
     # FakeTensorMode asks torch.cuda.is_available() whether it may touch the device; the answer above is for scripts

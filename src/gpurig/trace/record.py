@@ -90,6 +90,8 @@ class Recorder:
         self.calls.append((index, self.phase, -1))
 
     def _track(self, tensor: torch.Tensor, args: tuple[Any, ...]) -> None:
+        if tensor.layout is not torch.strided:
+            return  # a sparse tensor has no storage; its indices and values were made by operators of their own
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._live:
@@ -118,7 +120,7 @@ class Recorder:
     def mark(self, marked: Iterable[torch.Tensor], kind: StorageKind) -> None:
         """Say what the storages of these tensors are for."""
         for tensor in marked:
-            if on_device(tensor):
+            if on_device(tensor) and tensor.layout is torch.strided:
                 entry = self._live.get(tensor.untyped_storage()._cdata)
                 if entry is not None:
                     self._births[entry[0]].kind = kind

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -62,24 +63,57 @@ def install(patches: Patches, request: ScriptRequest, session: Session) -> None:
     _install_files(patches, session)
 
 
-def _install_files(patches: Patches, session: Session) -> None:
-    save, load = torch.save, torch.load
+_MARK = b"gpurig: not written while planning "
 
-    def planned_save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
-        if any(isinstance(leaf, FakeTensor) for leaf in _leaves(obj)):
-            session.recorder.note("save", "what the script saves from the GPU was not written")
+
+class SavedFiles:
+    """torch.save and torch.load of things that live on the planned device: a short file stands for each."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._save, self._load = torch.save, torch.load
+        self._kept: list[Any] = []
+
+    def save(self, obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
+        """torch.save."""
+        if not any(isinstance(leaf, FakeTensor) for leaf in _leaves(obj)):
+            self._save(obj, f, *args, **kwargs)
             return
-        save(obj, f, *args, **kwargs)
+        self._session.recorder.note("save", "what the script saves from the GPU was not written")
+        mark = _MARK + str(len(self._kept)).encode()
+        self._kept.append(obj)
+        if hasattr(f, "write"):
+            f.write(mark)
+        else:
+            Path(f).write_bytes(mark)
 
-    def planned_load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Tensors are read to the host and moved from there."""
+    def load(self, f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """torch.load: tensors are read to the host and moved from there."""
+        kept = self._kept_in(f)
+        if kept is not None:
+            return kept
         if not _names_cuda(map_location):
-            return load(f, map_location or _stays_on_host, *args, **kwargs)
-        loaded = load(f, "cpu", *args, **kwargs)
+            return self._load(f, map_location or _stays_on_host, *args, **kwargs)
+        loaded = self._load(f, "cpu", *args, **kwargs)
         return pytree.tree_map_only(torch.Tensor, lambda t: t.to(DEVICE), loaded)
 
-    patches.set(torch, "save", planned_save)
-    patches.set(torch, "load", planned_load)
+    def _kept_in(self, f: Any) -> Any:
+        if not self._kept:
+            return None
+        if hasattr(f, "read"):
+            at = f.tell()
+            data = f.read(len(_MARK) + 12)
+            f.seek(at)
+        else:
+            with Path(f).open("rb") as file:
+                data = file.read(len(_MARK) + 12)
+        return self._kept[int(data[len(_MARK) :])] if data.startswith(_MARK) else None
+
+
+def _install_files(patches: Patches, session: Session) -> None:
+    files = SavedFiles(session)
+    patches.set(torch, "save", lambda obj, f, *args, **kwargs: files.save(obj, f, *args, **kwargs))
+    patches.set(torch, "load", lambda f, *args, **kwargs: files.load(f, *args, **kwargs))
 
 
 def _stays_on_host(storage: Any, location: str) -> Any:

@@ -43,8 +43,7 @@ class LoaderFacts:
     fetch_times_s: list[float] = field(default_factory=list)
     batch_bytes: int = 0
     samples: int | None = None
-    in_step: int = 0  # batches since the current step began
-    last_step: int = 0  # batches of the step before
+    batches: int = 0
     in_a_row: int = 0  # batches since a backward pass or another loader's batch
     trains: bool = False  # a backward pass has followed one of its batches
 
@@ -92,7 +91,7 @@ class Feed:
             facts.in_a_row = 0
         self._last = facts
         facts.in_a_row += 1
-        facts.in_step += 1
+        facts.batches += 1
         if self._stepped:
             evaluation = not facts.trains and (not torch.is_grad_enabled() or facts.in_a_row > 1)
             self._recorder.recording = not evaluation
@@ -107,8 +106,6 @@ class Feed:
     def step_ended(self) -> None:
         """A step has ended and another begins."""
         self._stepped = True
-        for facts in self._loaders.values():
-            facts.last_step, facts.in_step = facts.in_step, 0
 
     def exhausted_by_evaluation(self, facts: LoaderFacts, caller: FrameType | None) -> bool:
         """Whether a loop over a loader that trains nothing has gone on for long enough, and may be ended."""
@@ -118,7 +115,7 @@ class Feed:
     def training(self) -> LoaderFacts | None:
         """The loader that feeds the steps, if one does."""
         feeding = [f for f in self._loaders.values() if f.trains]
-        return max(feeding, key=lambda f: (f.in_step, f.last_step)) if feeding else None
+        return max(feeding, key=lambda f: f.batches) if feeding else None
 
     def profile(self) -> InputProfile | None:
         """How the script feeds itself; None if no DataLoader does."""

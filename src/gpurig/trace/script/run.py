@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 import traceback
@@ -137,11 +138,14 @@ class Run:
         )
 
     def _accumulation(self) -> int:
-        """Forward passes of one step: batches that fed it, else backward passes."""
+        """Forward passes of one step: batches that fed it, and no more than backward passes."""
         feeding = self.feed.training()
-        if feeding is not None:
-            return max(1, feeding.in_step)
-        return max(1, self.steps.last_backwards) if len(self.session.optimizers) <= 1 else 1
+        single = len(self.session.optimizers) <= 1
+        backwards = max(1, self.steps.last_backwards)
+        if feeding is None:
+            return backwards if single else 1
+        batches = max(1.0, feeding.batches / max(1, self.steps.rounds))
+        return min(backwards, math.ceil(batches)) if single else round(batches)
 
     def _label(self) -> str:
         return self._request.script if self._request.module else Path(sys.argv[0] or self._request.script).name

@@ -18,6 +18,7 @@ from gpurig.trace.session import Session
 
 _WAIT_FOR_OTHERS = 12  # steps of one optimizer during which others that exist may come in
 _HOST_STEPS = 4  # optimizer steps on the host after which a script is said to train on the CPU
+_TWO_ARE_ENOUGH_AFTER_S = 20.0
 _BACKWARDS_WITHOUT_OPTIMIZER = 3
 
 
@@ -27,7 +28,7 @@ class StepWatch:
     Args:
         session: The running trace.
         wanted: Rounds to see.
-        time_limit_s: Enough is less when time runs short: two rounds after a third of this.
+        time_limit_s: Enough is less when time runs short: two rounds after a part of this.
         done: Called once, at the end of the last round.
         on_host: Called when the script turns out to train on the CPU.
     """
@@ -42,7 +43,7 @@ class StepWatch:
     ) -> None:
         self._session = session
         self._wanted = wanted
-        self._enough_after = time.monotonic() + time_limit_s / 3
+        self._enough_after = time.monotonic() + min(time_limit_s / 3, _TWO_ARE_ENOUGH_AFTER_S)
         self._done = done
         self._on_host = on_host
         self._counts: dict[int, int] = {}
