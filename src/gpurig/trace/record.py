@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import weakref
 from collections.abc import Iterable
@@ -127,6 +128,7 @@ class Recorder:
 
     def start_step(self) -> None:
         """A step begins: what was recorded of the one before is dropped."""
+        gc.collect()
         self.recording = True
         self.calls.clear()
         self.steady_from = len(self.events)

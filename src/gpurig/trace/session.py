@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -53,7 +54,12 @@ class Session:
         patches = Patches()
         library = torch.library.Library("aten", "IMPL")
         hooks: list[Any] = []
+        collecting = gc.isenabled()
         try:
+            # reference cycles are collected at the start of each step: when a tensor in one dies must not depend on chance
+            gc.collect()
+            gc.freeze()
+            gc.disable()
             self._install(patches, library, hooks)
             with Normalize(self.device), self.device:
                 yield self
@@ -62,6 +68,9 @@ class Session:
                 hook.remove()
             library._destroy()
             patches.restore()
+            gc.unfreeze()
+            if collecting:
+                gc.enable()
 
     def moved_parameters(self) -> list[torch.Tensor]:
         """Parameters that were moved to the planned device, in the order of moving."""
