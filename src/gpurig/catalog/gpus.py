@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
+from pathlib import Path
 
-from gpurig.catalog.files import DATA_DIR, optional_date, optional_float, optional_int, read_table
+from gpurig.catalog.files import DATA_DIR, optional_date, optional_float, optional_int, read_table, user_data_dir
 from gpurig.model.gpu import Gpu
 
 GPU_COLUMNS = (
@@ -19,10 +21,27 @@ USABLE_COLUMNS = ("gpu_ids", "usable_gib", "fraction_of_label", "origin", "sourc
 
 @cache
 def load_gpus() -> dict[str, Gpu]:
-    """All known parts by `gpu_id`: first those of rentable offers, then those known only for published measurements."""
+    """All known parts by `gpu_id`: those of rentable offers, those known for published measurements, the user's own.
+
+    Raises:
+        BadFile: the user's card file (GPURIG_CARDS, or cards.toml in the user's folder) has faults.
+    """
     usable = _usable_memory()
     rows = [row for name in ("gpus.csv", "gpus_more.csv") for row in read_table(DATA_DIR / name, GPU_COLUMNS)]
-    return {row[0]: _gpu(row, usable) for row in rows}
+    known = {row[0]: _gpu(row, usable) for row in rows}
+    own = own_cards_file()
+    if own is not None:
+        from gpurig.catalog.own_cards import read_own_cards
+
+        known |= read_own_cards(own, known)
+    return known
+
+
+def own_cards_file() -> Path | None:
+    """Where the user describes cards of their own: GPURIG_CARDS, else cards.toml in the user's folder if it is there."""
+    named = os.environ.get("GPURIG_CARDS")
+    path = Path(named) if named else user_data_dir() / "cards.toml"
+    return path if named or path.exists() else None
 
 
 def parts_of_family(family: str) -> tuple[Gpu, ...]:

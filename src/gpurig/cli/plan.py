@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpurig.catalog.files import user_data_dir
 from gpurig.catalog.prices import parse_rate
 from gpurig.catalog.query import OfferFilter
 from gpurig.cli.options import NameList, flat, gpu_filter, gpu_options
@@ -144,9 +145,15 @@ def _request(options: dict[str, Any]) -> PlanRequest:
         max_gpus=max((options["max_gpus"], *(count for _, count in options["compared"]))),
         max_nodes=options["max_nodes"],
         own_prices=options["prices"],
-        calibration=options["calibration"],
+        calibration=options["calibration"] or own_calibration(),
         rates=tuple(parse_rate(rate) for rate in options["rates"]),
     )
+
+
+def own_calibration() -> Path | None:
+    """The file that ``gpurig calibrate`` wrote for this user, if there is one."""
+    path = user_data_dir() / "calibration.json"
+    return path if path.exists() else None
 
 
 def _script(options: dict[str, Any]) -> ScriptRequest:

@@ -19,7 +19,7 @@ from gpurig.plan.recipes import ScriptBatch
 from gpurig.plan.run_length import run_length
 from gpurig.plan.workload import FamilyKey, StepFamily, TracedWorkload
 from gpurig.predict import base_memory
-from gpurig.predict.coefficients import Coefficients, packaged_coefficients, read_coefficients
+from gpurig.predict.coefficients import packaged_coefficients, read_coefficients
 from gpurig.trace.card import CardFacts
 from gpurig.trace.script import ScriptRequest, ScriptTrace, trace_script
 
@@ -106,8 +106,7 @@ def make_plan(request: PlanRequest, *, progress: Progress = lambda _: None, trac
     progress("tracing the script (it is executed, without a GPU)")
     traced = tracer(request.script)
     families, notes = _families(request, traced, progress, tracer)
-    coefficients = None if request.calibration is None else read_coefficients(request.calibration)
-    workload = workload_of(families, traced.trace, coefficients)
+    workload = workload_of(families, traced.trace, request.calibration)
     goal = Goal(
         run=run_length(
             traced.trace, request.script.argv, epochs=request.epochs, steps=request.steps, samples=request.samples
@@ -134,13 +133,21 @@ def make_plan(request: PlanRequest, *, progress: Progress = lambda _: None, trac
 
 
 def workload_of(
-    families: Mapping[FamilyKey, StepFamily], trace: StepTrace, coefficients: Coefficients | None = None
+    families: Mapping[FamilyKey, StepFamily], trace: StepTrace, calibration: Path | None = None
 ) -> TracedWorkload:
-    """The planner's view of traced steps, with the packaged calibration unless another is given."""
+    """The planner's view of traced steps, with the packaged calibration unless another is given.
+
+    Raises:
+        BadFile: `calibration` does not hold coefficients.
+    """
     script = ScriptBatch(
         micro_batch=trace.micro_batch, accumulation=trace.accumulation, world_size=max(1, trace.world_size)
     )
-    return TracedWorkload(families, script, base_memory.load(), coefficients or packaged_coefficients())
+    coefficients, memory = packaged_coefficients(), base_memory.load()
+    if calibration is not None:
+        coefficients = read_coefficients(calibration)
+        memory = memory.with_measured(base_memory.measured_bases(calibration))
+    return TracedWorkload(families, script, memory, coefficients)
 
 
 def _families(

@@ -7,9 +7,10 @@ and software stack. The constants are data: data/calibration/memory.json.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpurig.model.prediction import Band, Method
@@ -43,6 +44,10 @@ class MemoryCalibration:
     band_low: float
     band_high: float
     band_reason: str
+
+    def with_measured(self, base_mib: dict[str, float]) -> MemoryCalibration:
+        """The same with base memory measured on a user's own cards."""
+        return replace(self, base_mib={**self.base_mib, **base_mib})
 
     def base(self, gpu: Gpu, trace: StepTrace) -> BaseMemory:
         """Context, driver and library memory of `gpu`; a convolution net loads cuDNN on top."""
@@ -84,3 +89,9 @@ def load() -> MemoryCalibration:
     values = json.loads(text)
     values.pop("source", None)
     return MemoryCalibration(**values)
+
+
+def measured_bases(path: Path) -> dict[str, float]:
+    """Base memory by GPU in a file of ``gpurig calibrate``; empty where it was not readable."""
+    found = json.loads(path.read_text("utf-8")).get("base_mib", {})
+    return {str(name): float(value) for name, value in found.items()}
