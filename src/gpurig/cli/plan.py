@@ -130,12 +130,13 @@ def _request(options: dict[str, Any]) -> PlanRequest:
     names = flat(options["names"]) or tuple(name for name, _ in options["compared"])
     return PlanRequest(
         script=_script(options),
+        label=options["script"] if _is_by_name(options["script"]) else None,
         names=names,
         wanted=wanted,
         epochs=options["epochs"],
         steps=options["steps"],
         samples=options["samples"],
-        precisions=tuple(options["precisions"]),
+        precisions=tuple(options["precisions"])[1 if _is_by_name(options["script"]) else 0 :],
         vary_batch=not options["quick"],
         currency=Currency(options["currency"].upper()),
         budget=options["budget"],
@@ -150,6 +151,10 @@ def _request(options: dict[str, Any]) -> PlanRequest:
     )
 
 
+def _is_by_name(script: str) -> bool:
+    return script.partition(":")[0] in ("hf", "timm", "torchvision")
+
+
 def own_calibration() -> Path | None:
     """The file that ``gpurig calibrate`` wrote for this user, if there is one."""
     path = user_data_dir() / "calibration.json"
@@ -159,7 +164,7 @@ def own_calibration() -> Path | None:
 def _script(options: dict[str, Any]) -> ScriptRequest:
     from gpurig.trace.script import ScriptRequest
 
-    by_name = options["script"].partition(":")[0] in ("hf", "timm", "torchvision")
+    by_name = _is_by_name(options["script"])
     if not by_name and (options["batch"] is not None or options["shape"] is not None):
         raise InputError(
             "--batch and --shape are for models by name (hf:, timm:, torchvision:)",
@@ -170,7 +175,7 @@ def _script(options: dict[str, Any]) -> ScriptRequest:
 
         return model_request(
             options["script"], batch=options["batch"], shape=options["shape"], python=options["python"],
-            time_limit_s=options["time_limit"],
+            time_limit_s=options["time_limit"], precision=(*options["precisions"], "bf16-amp")[0],
         )  # fmt: skip
     return ScriptRequest(
         script=options["script"],

@@ -42,6 +42,7 @@ class PlanRequest:
 
     Attributes:
         script: What to trace.
+        label: What to call it; None: the script's name.
         names: GPU names; none: all.
         wanted: Further conditions on offers.
         epochs, steps, samples: Length of the run; at most one.
@@ -53,6 +54,7 @@ class PlanRequest:
     """
 
     script: ScriptRequest
+    label: str | None = None
     names: tuple[str, ...] = ()
     wanted: OfferFilter = field(default_factory=OfferFilter)
     epochs: float | None = None
@@ -106,6 +108,8 @@ def make_plan(request: PlanRequest, *, progress: Progress = lambda _: None, trac
     )
     progress("tracing the script (it is executed, without a GPU)")
     traced = tracer(request.script)
+    if request.label is not None:
+        traced = replace(traced, trace=replace(traced.trace, label=request.label, input=None))
     families, notes = _families(request, traced, progress, tracer)
     workload = workload_of(families, traced.trace, request.calibration)
     goal = Goal(
