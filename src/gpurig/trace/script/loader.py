@@ -96,6 +96,10 @@ class Feed:
             evaluation = not facts.trains and (not torch.is_grad_enabled() or facts.in_a_row > 1)
             self._recorder.recording = not evaluation
 
+    def total(self) -> int:
+        """Batches that all loaders have handed out."""
+        return sum(facts.batches for facts in self._loaders.values())
+
     def backward_done(self) -> None:
         """A backward pass has ended."""
         for facts in self._loaders.values():
