@@ -58,6 +58,11 @@ def describe(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any)
     return _generic(func, name, args, kwargs, out)
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name of a type in an Op: integers of every width are "int"."""
+    return _DTYPES.get(dtype, "int")
+
+
 # --- bytes --------------------------------------------------------------------------------------------------------------
 def _bytes(tensor: torch.Tensor) -> int:
     """Bytes that an operator touches: broadcast (expanded) tensors count once."""

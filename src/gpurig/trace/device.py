@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTenso
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpurig.trace.kernels import cudnn_rnn_shapes
-from gpurig.trace.values import KnownValues, plausible, small
+from gpurig.trace.values import HEALTHY, KnownValues, plausible, small
 
 aten = torch.ops.aten
 DEVICE = torch.device("cuda", 0)
@@ -145,6 +145,8 @@ class PlannedDevice(TorchDispatchMode):
                 return args[0]  # the values of weights never matter: a model of 8 G parameters is built in no time
             return func(*args, **kwargs)  # the host's own business
         self.current = func._schema.name
+        if func.namespace == "c10d":
+            return self._collective(func, args, kwargs)
         special = self._special.get(func)
         if special is not None:
             return special(func, args, kwargs)
@@ -161,6 +163,9 @@ class PlannedDevice(TorchDispatchMode):
             with self:
                 out = func.decompose(*args, **kwargs)
             if out is not NotImplemented:
+                name = func._schema.name[6:]
+                if name in HEALTHY and isinstance(out, FakeTensor):
+                    self.values.set_healthy(name, out)
                 return out
         args = self._adopt(args)
         try:
@@ -238,6 +243,25 @@ class PlannedDevice(TorchDispatchMode):
         if known[0] is None or known[1] is None:
             return args[0].shape == args[1].shape
         return bool(torch.equal(known[0], known[1]))
+
+    def _collective(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A collective of a process group that answers by itself: the tensors are what they were, and the work is done."""
+        empty = torch.empty(0)
+
+        def small(value: Any) -> Any:
+            if isinstance(value, (list, tuple)):
+                return type(value)(small(v) for v in value)
+            return empty if isinstance(value, FakeTensor) else value
+
+        with torch.utils._python_dispatch._disable_current_modes():
+            answer = func(*small(args), **{k: small(v) for k, v in kwargs.items()})
+        if not isinstance(answer, tuple):
+            return answer
+        if func._schema.name not in ("c10d::allreduce_", "c10d::broadcast_"):
+            for tensor in tensors(args[:1]):
+                if isinstance(tensor, FakeTensor):
+                    self.values.forget(tensor)
+        return (args[0], *answer[1:])
 
     def _nonzero(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.host_syncs += 1

@@ -148,6 +148,8 @@ def install(patches: Patches, card: CardFacts, synchronized: Callable[[], None])
     }
     for name, answer in answers.items():
         patches.set_existing(torch.cuda, name, answer)
+    for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
+        patches.set_existing(torch.cuda.nvtx, name, _constant(0))
     _install_accelerator(patches, card, stream, synchronize)
     patches.set(torch.version, "cuda", torch.version.cuda or "12.8")
     patches.set(torch._C, "_cuda_getCurrentRawStream", _constant(0))  # missing in builds without CUDA; libraries take it

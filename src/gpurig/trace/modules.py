@@ -65,6 +65,7 @@ class ModuleMover:
             return mover.apply(module, fn, recurse=recurse)
 
         patches.set(nn.Module, "_apply", _apply)
+        patches.set(torch.Tensor, "_make_subclass", staticmethod(_subclass_maker(torch.Tensor._make_subclass)))
         patches.set_existing(nn.RNNBase, "flatten_parameters", lambda self: None)
 
     def apply(self, module: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], *, recurse: bool) -> nn.Module:
@@ -109,6 +110,26 @@ class ModuleMover:
                 with torch.no_grad():
                     parameter.grad = fn(gradient)
         self._recorder.mark((parameter,), StorageKind.PARAMETER)
+
+
+def _subclass_maker(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Tensor subclasses of libraries over a planned tensor: the object is both."""
+    combined: dict[type, type] = {}
+
+    def make_subclass(cls: type, data: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if not isinstance(data, FakeTensor) or issubclass(FakeTensor, cls):
+            return make(cls, data, *args, **kwargs)
+        both = combined.get(cls)
+        if both is None:
+            both = combined[cls] = type(cls)(cls.__name__, (cls, FakeTensor), {"__module__": cls.__module__})
+        made = data.detach()
+        made.requires_grad_(bool(args[0]) if args else kwargs.get("require_grad", False))
+        made.__class__ = both
+        if issubclass(cls, nn.Parameter):
+            made._is_param = True
+        return made
+
+    return make_subclass
 
 
 class Normalize(TorchFunctionMode):
@@ -198,7 +219,7 @@ def on_device_generator(generator: Any) -> bool:
 def _is_cuda(device: Any) -> bool:
     if isinstance(device, torch.device):
         return device.type == "cuda"
-    return (isinstance(device, str) and device.partition(":")[0] == "cuda") or (isinstance(device, int) and device >= 0)
+    return isinstance(device, str) and device.partition(":")[0] == "cuda" or isinstance(device, int) and device >= 0
 
 
 def _is_meta(device: Any) -> bool:

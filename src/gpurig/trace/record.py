@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gpurig.model.trace import Assumption, Call, Op, Phase, Site, Storage, StorageKind
-from gpurig.trace.cost import describe
+from gpurig.model.trace import Assumption, Call, Op, OpClass, Phase, Site, Storage, StorageKind
+from gpurig.trace.cost import describe, dtype_name
 from gpurig.trace.device import on_device, tensors
 from gpurig.trace.temporaries import operand_copies
 
@@ -89,6 +89,13 @@ class Recorder:
     def _record(self, op: Op) -> None:
         index = self._ops.setdefault(op, len(self._ops))
         self.calls.append((index, self.phase, -1))
+
+    def kernel(self, name: str, op_class: OpClass, read: list[torch.Tensor], written: list[torch.Tensor]) -> None:
+        """A kernel that PyTorch's dispatcher knows nothing of has run: costed by the bytes that it touches."""
+        if self.recording:
+            sizes = [sum(t.numel() * t.element_size() for t in group) for group in (read, written)]
+            dtype = dtype_name(read[0].dtype) if read else ""
+            self._record(Op(name, op_class, dtype, 0, sizes[0], sizes[1], 1))
 
     def _track(self, tensor: torch.Tensor, args: tuple[Any, ...]) -> None:
         if tensor.layout is not torch.strided:

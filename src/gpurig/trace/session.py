@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import optimizer as optim_module
 from torch.utils import _foreach_utils as foreach_utils
 
+from gpurig.errors import NotTraceable
 from gpurig.model.trace import Phase, StorageKind
 from gpurig.trace import facade, kernels
 from gpurig.trace.autocast import Autocast
@@ -33,6 +34,7 @@ class Session:
         after_step: Called after each optimizer step that changed planned parameters, with its optimizer.
         after_host_step: Called after each optimizer step whose parameters are all on the host.
         after_backward: Called after each backward pass.
+        extensions: Gives the stand-in of a compiled extension by its name.
     """
 
     def __init__(self, card: CardFacts, *, native: bool = False) -> None:
@@ -43,6 +45,7 @@ class Session:
         self.after_step: Callable[[optim.Optimizer], None] = lambda _: None
         self.after_host_step: Callable[[optim.Optimizer], None] = lambda _: None
         self.after_backward: Callable[[], None] = lambda: None
+        self.extensions: Callable[[str], Any] = _no_extensions
         self.stepped_with_gradients = False  # whether the optimizer that steps had a gradient to go by
         self._native = native
         self._mover = ModuleMover(self.device, self.recorder)
@@ -158,6 +161,10 @@ class Session:
             self.after_step(optimizer)
         else:
             self.after_host_step(optimizer)
+
+
+def _no_extensions(name: str) -> Any:
+    raise NotTraceable(f"the CUDA extension {name!r} has no stand-in")
 
 
 def _has_gradients(optimizer: optim.Optimizer) -> bool:

@@ -16,11 +16,15 @@ MAX_INT_ELEMENTS = 1 << 21
 MAX_FLOAT_ELEMENTS = 64
 _ATTRIBUTE = "_gpurig_value"
 _CONSTANTS = frozenset(
-    ["zeros", "ones", "full", "arange", "scalar_tensor", "eye", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "linspace"]
+    "zeros ones full arange scalar_tensor eye zeros_like ones_like full_like new_zeros new_ones new_full linspace".split()
 )
 # what these say of data that we don't know: a healthy run has neither NaN nor infinity
-_HEALTHY = {"isnan": False, "isinf": False, "isposinf": False, "isneginf": False, "isfinite": True}
-_KEEPS_UNIFORM = frozenset(["any", "all", "clone", "view", "reshape", "expand", "squeeze", "unsqueeze", "detach", "_to_copy", "alias", "max", "min"])
+HEALTHY = {"isnan": False, "isinf": False, "isposinf": False, "isneginf": False, "isfinite": True}
+_NOT_FINITE = (float("inf"), float("-inf"))
+_KEEPS_UNIFORM = frozenset(
+    "any all clone view reshape expand squeeze unsqueeze detach alias max min amax amin slice select t transpose permute "
+    "_unsafe_view index_select cat stack split _to_copy".split()
+)
 
 
 def small(shape: torch.Size | tuple[int, ...], dtype: torch.dtype) -> bool:
@@ -54,6 +58,10 @@ class KnownValues:
         writes = self._writes.get(tensor.untyped_storage()._cdata, 0) if self._writes else 0
         tensor.__dict__[_ATTRIBUTE] = (value, writes)
 
+    def set_healthy(self, name: str, out: torch.Tensor) -> None:
+        """The answer of a healthy run to `name`, one of HEALTHY."""
+        self.set(out, torch.tensor(HEALTHY[name]).expand(out.shape))
+
     def forget(self, tensor: torch.Tensor) -> None:
         """A write of unknown data: this tensor and all that share its storage are no longer known."""
         storage = tensor.untyped_storage()
@@ -76,14 +84,23 @@ class KnownValues:
         outs = [o for o in (out if isinstance(out, (tuple, list)) else (out,)) if isinstance(o, FakeTensor)]
         if not outs:
             return
-        if name in _HEALTHY:
-            self.set(outs[0], torch.tensor(_HEALTHY[name]).expand(outs[0].shape))
+        if name in HEALTHY:
+            self.set_healthy(name, outs[0])
             return
-        if not all(small(o.shape, o.dtype) for o in outs):
-            self._uniform(name, args, outs)
+        if name in ("eq", "ne") and args[0] is args[1]:  # a NaN is what differs from itself
+            self.set(outs[0], torch.tensor(name == "eq").expand(outs[0].shape))
+            return
+        if name in ("eq", "ne") and args[0].is_floating_point() and isinstance(args[1], float) and args[1] in _NOT_FINITE:
+            self.set(outs[0], torch.tensor(name == "ne").expand(outs[0].shape))
             return
         real_args, known = self._real(args)
         real_kwargs, known_kwargs = self._real(kwargs)
+        is_small = all(small(o.shape, o.dtype) for o in outs)
+        if is_small and known and any(_is_expanded(v) for v in real_args):
+            is_small = False  # stands for a large tensor, whose true elements were never made
+        if not is_small:
+            self._uniform(func, name, args, kwargs, outs)
+            return
         if not (known and known_kwargs) or torch.Tag.nondeterministic_seeded in func.tags or name.startswith("empty"):
             return
         if not _has_tensor(args) and name not in _CONSTANTS:
@@ -100,12 +117,33 @@ class KnownValues:
             if isinstance(real, torch.Tensor) and real.shape == fake.shape:
                 self.set(fake, real)
 
-    def _uniform(self, name: str, args: tuple[Any, ...], outs: list[FakeTensor]) -> None:
-        """Large tensors of one known value (torch.isnan(x)) stay known through reductions."""
-        if name in _KEEPS_UNIFORM and isinstance(args[0], FakeTensor):
-            value = self.get(args[0])
-            if value is not None and value.numel() and all(s == 0 for s in value.stride()):
-                self.set(outs[0], value.reshape(-1)[0].expand(outs[0].shape))
+    def _uniform(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], outs: list[FakeTensor]) -> None:
+        """Large tensors of one known value (torch.isnan(x)) stay known through reductions and elementwise operators."""
+        given = [a for a in args if isinstance(a, torch.Tensor)]
+        values = {id(t): self._one_value(t) for t in given}
+        if not given or any(v is None for v in values.values()):
+            return
+        if name in _KEEPS_UNIFORM:
+            value = values[id(given[0])]
+        elif torch.Tag.pointwise in func.tags and not kwargs.get("out"):
+            real = tuple(values[id(a)] if isinstance(a, torch.Tensor) else a for a in args)
+            try:
+                value = func(*real, **{k: v for k, v in kwargs.items() if k != "device"})
+            except (RuntimeError, TypeError):
+                return
+        elif name in ("sum", "mean", "count_nonzero") and not values[id(given[0])].any():  # type: ignore[union-attr]
+            value = torch.zeros((), dtype=outs[0].dtype)
+        else:
+            return
+        if isinstance(value, torch.Tensor):
+            self.set(outs[0], value.to(outs[0].dtype).expand(outs[0].shape))
+
+    def _one_value(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The value that all elements have, as a scalar; None if there is none or it isn't known."""
+        value = self.get(tensor) if isinstance(tensor, FakeTensor) else tensor if tensor.dim() == 0 else None
+        if value is None or not value.numel() or any(s != 0 for s in value.stride()):
+            return None
+        return value.reshape(-1)[0]
 
     def _follow_write(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if name == "_amp_foreach_non_finite_check_and_unscale_":
@@ -125,7 +163,7 @@ class KnownValues:
         real_args, known = self._real(args)
         real_kwargs, known_kwargs = self._real(kwargs)
         random = torch.Tag.nondeterministic_seeded in func.tags
-        if known and known_kwargs and not random and name not in _HEALTHY:
+        if known and known_kwargs and not random and name not in HEALTHY:
             try:
                 with torch.no_grad():
                     func(*real_args, **real_kwargs)
@@ -150,6 +188,10 @@ class KnownValues:
             return_pairs = {k: self._real(v) for k, v in value.items()}
             return {k: p[0] for k, p in return_pairs.items()}, all(p[1] for p in return_pairs.values())
         return value, True
+
+
+def _is_expanded(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.numel() > MAX_FLOAT_ELEMENTS and all(s == 0 for s in value.stride())
 
 
 def _has_tensor(value: Any) -> bool:

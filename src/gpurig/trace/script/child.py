@@ -45,7 +45,7 @@ def main(request_file: Path, report_file: Path) -> None:
 
         run = Run(request, out)
         run.install()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 whatever it is, the user is told in a sentence
         out.leave(
             ChildReport(
                 outcome="not-traceable",

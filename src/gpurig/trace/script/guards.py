@@ -126,7 +126,7 @@ def _names_cuda(location: Any) -> bool:
         return location.type == "cuda"
     if isinstance(location, dict):
         return any(_names_cuda(value) for value in location.values())
-    return (isinstance(location, str) and location.startswith("cuda")) or isinstance(location, int)
+    return isinstance(location, str) and location.startswith("cuda") or isinstance(location, int)
 
 
 def _leaves(obj: Any) -> list[Any]:

@@ -223,6 +223,7 @@ class Launch:
             self.data_parallel = "fsdp"
             dtype = getattr(options.get("mp_policy"), "param_dtype", None)
             for part in module if isinstance(module, (list, tuple)) else (module,):
+                _say_sharded(part)
                 if not isinstance(part, module_class):
                     part.__class__ = type(f"FSDP{type(part).__name__}", (module_class, type(part)), {})
                 if dtype is not None:
@@ -231,12 +232,22 @@ class Launch:
 
         for name in [n for n in vars(module_class) if n.startswith(("set_", "unshard", "reshard", "_set_"))]:
             patches.set(module_class, name, _nothing)
+        patches.set(module_class, "_apply", lambda module, *args, **kwargs: nn.Module._apply(module, *args, **kwargs))
         patches.set(module_class, "__new__", lambda cls, *_, **__: object.__new__(cls))
         patches.set(fsdp, "fully_shard", fully_shard)
         with contextlib.suppress(ImportError):
             import torch.distributed._composable.fsdp as composable
 
             patches.set_existing(composable, "fully_shard", fully_shard)
+
+
+def _say_sharded(module: nn.Module) -> None:
+    """What scripts read of a sharded parameter."""
+    from torch.distributed.tensor import Shard
+
+    for parameter in module.parameters():
+        parameter.placements = (Shard(0),)  # type: ignore[attr-defined]
+        parameter.to_local = parameter.full_tensor = lambda parameter=parameter: parameter  # type: ignore[attr-defined]
 
 
 def _inner_attribute(wrapper: Any, name: str) -> Any:

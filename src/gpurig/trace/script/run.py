@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 import time
@@ -31,6 +32,9 @@ from gpurig.trace.session import Session  # noqa: E402
 from gpurig.trace.standins import install as install_standins  # noqa: E402
 
 
+_ENOUGH_ROUNDS = 2
+
+
 class Run:
     """A script on its way to its second or third step."""
 
@@ -43,6 +47,7 @@ class Run:
         self.launch = Launch(self.session, request)
         self.models = ModelWatch(self.session, request)
         self.steps = StepWatch(self.session, request.steps, request.time_limit_s, self._done, self._on_host)
+        self._enough: ChildReport | None = None  # the trace of the second step, in case the script ends before the third
 
     def run(self, script: Callable[[ScriptRequest], None]) -> None:
         """Run the script to its end or to its last step; does not return."""
@@ -51,9 +56,13 @@ class Run:
             self.session.recorder.phase = Phase.FORWARD
             try:
                 script(self._request)
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 the script may leave in any way it likes
                 failure = error
-            self._out.leave(Failure(self._request, self.session, self.steps, self.launch).report(failure))
+            report = Failure(self._request, self.session, self.steps, self.launch).report(failure)
+            if self._enough is not None:  # what was wanted was seen before the script ended or failed
+                note = f"only two steps were seen: {report.message}"
+                report = dataclasses.replace(self._enough, notes=(*self._enough.notes, note))
+            self._out.leave(report)
 
     def install(self) -> None:
         """Put everything in the script's way, for the rest of the process."""
@@ -67,6 +76,8 @@ class Run:
         session.after_step = self._stepped
         session.after_host_step = steps.host_stepped
         session.after_backward = self._backward_done
+        steps.batches = self.feed.total
+        steps.ended = self._round_ended
         steps.started = self._step_started
         init = torch.optim.Optimizer.__init__
 
@@ -81,12 +92,17 @@ class Run:
     def _stepped(self, optimizer: torch.optim.Optimizer) -> None:
         if self.session.stepped_with_gradients:
             self.steps.optimizer_stepped(optimizer)
-            self._out.steps = self.steps.rounds
 
     def _backward_done(self) -> None:
         self.feed.backward_done()
         self.models.backward_done()
         self.steps.backward_done()
+
+    def _round_ended(self) -> None:
+        self._out.steps = self.steps.rounds
+        if self.steps.rounds == _ENOUGH_ROUNDS:
+            report = self._described()
+            self._enough = report if report.outcome == "traced" else None
 
     def _step_started(self) -> None:
         self.feed.step_ended()
@@ -104,13 +120,15 @@ class Run:
 
     # --- the end ------------------------------------------------------------------------------------------------------
     def _done(self) -> None:
+        self._out.leave(self._described())
+
+    def _described(self) -> ChildReport:
         try:
-            report = self._traced()
-        except Exception as error:
+            return self._traced()
+        except Exception as error:  # noqa: BLE001 it would otherwise surface inside the user's loop
             where = traceback.format_exc().splitlines()[-5:]
             message = f"the steps were followed, but not described: {type(error).__name__}: {error}"
-            report = ChildReport(outcome="not-traceable", message=message, details=tuple(where), hint="report this")
-        self._out.leave(report)
+            return ChildReport(outcome="not-traceable", message=message, details=tuple(where), hint="report this")
 
     def _traced(self) -> ChildReport:
         feeding = self.feed.training()

@@ -18,6 +18,7 @@ from gpurig.trace.session import Session
 
 _WAIT_FOR_OTHERS = 12  # steps of one optimizer during which others that exist may come in
 _HOST_STEPS = 4  # optimizer steps on the host after which a script is said to train on the CPU
+_STALE_STEPS = 4  # steps without a new batch, after which a script is taken to work on one batch for good
 _TWO_ARE_ENOUGH_AFTER_S = 20.0
 _BACKWARDS_WITHOUT_OPTIMIZER = 3
 
@@ -55,7 +56,10 @@ class StepWatch:
         self.rounds = 0
         self.constructed: dict[int, optim.Optimizer] = {}
         self.by_hand = False
-        self.started: Callable[[], None] = lambda: None  # a round has ended and the next begins
+        self.batches: Callable[[], int] = lambda: 0  # batches that DataLoaders have given so far
+        self._batches = self._stale = 0
+        self.ended: Callable[[], None] = lambda: None  # a round has ended and is still recorded
+        self.started: Callable[[], None] = lambda: None  # the next one begins
 
     # --- what the session reports -------------------------------------------------------------------------------------
     def optimizer_stepped(self, optimizer: optim.Optimizer) -> None:
@@ -67,7 +71,7 @@ class StepWatch:
         elif key != self._anchor and self._counts[key] == 1 and self._counts[self._anchor] > 1:
             # a rarer one (a generator after five rounds of its critic): rounds are counted from it
             self._anchor, self.rounds = key, 0
-        if key != self._anchor:
+        if key != self._anchor or self._same_batch():
             return
         self._round_ended()
 
@@ -96,8 +100,15 @@ class StepWatch:
         if self.rounds >= (2 if late else self._wanted) and not self._others_may_come():
             self._done()
             return
+        self.ended()
         self._session.recorder.start_step()
         self.started()
+
+    def _same_batch(self) -> bool:
+        """Whether the optimizer has stepped before on the batch at hand (a regularizer's own step, say)."""
+        fresh, self._batches = self.batches() > self._batches, self.batches()
+        self._stale = 0 if fresh or not self._batches else self._stale + 1
+        return 0 < self._stale < _STALE_STEPS
 
     def _others_may_come(self) -> bool:
         """Whether an optimizer over planned parameters exists that has not stepped yet."""
