@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from gpurig.accuracy.models import make_model
+from gpurig.accuracy.of_the_day import days_softmax, kept_cache
 from gpurig.accuracy.optimizers import make_optimizer
 from gpurig.accuracy.workload import Workload
 
@@ -33,6 +34,9 @@ def make_step(workload: Workload, device: str = "cuda") -> Callable[[], None]:
         InputError: the model is not known.
         MissingPackage: the package that holds it is not installed.
     """
+    import torch
+
+    torch.backends.cudnn.benchmark = workload.cudnn_benchmark
     model = _model_on(device, workload)
     masters = _masters(model) if workload.precision == "fp16-masters" else None
     optimizer = None
@@ -142,14 +146,15 @@ class _Step:
             inputs = self.inputs
             if inputs is None:
                 inputs = {k: v.to(self.device) for k, v in self._make_inputs("cpu").items()}
-            with self._autocast():
-                output = self.model(**inputs) if "pixel" not in inputs else self.model(inputs["pixel"])
+            with self._autocast(), days_softmax(keeps_input=work.softmax_keeps_input):
+                output = self._forward(inputs)
                 loss = self._loss(output, inputs)
             if work.hold_outputs:
                 self.held = output
             if not work.backward:
                 return
-            del output
+            if work.frees_output:
+                del output
             self._backward(loss)
             del loss
         if self.masters is not None:
@@ -164,6 +169,13 @@ class _Step:
                 self.scaler.update()
             else:
                 self.optimizer.step()
+
+    def _forward(self, inputs: Inputs) -> object:
+        if "pixel" in inputs:
+            return self.model(inputs["pixel"])
+        if self.workload.keeps_cache:
+            return self.model(**inputs, **kept_cache(self.model))
+        return self.model(**inputs)
 
     @contextlib.contextmanager
     def _autocast(self) -> Iterator[None]:
@@ -188,6 +200,9 @@ class _Step:
                 parameter.grad.detach_().zero_()
 
     def _backward(self, loss: torch.Tensor) -> None:
+        if self.workload.apex_o2:
+            for parameter in self.trainable:
+                parameter.grad = None  # apex lets autograd hand over its own tensors
         if self.scaler is not None:
             self.scaler.scale(loss).backward()
         elif self.masters is not None:
@@ -216,6 +231,9 @@ class _Step:
             for _, parameter in pairs:
                 if parameter.grad is not None:
                     parameter.grad.zero_()
+            if self.workload.apex_o2:
+                for master in masters:
+                    master.grad = None
 
     def _loss(self, output: object, inputs: Inputs) -> torch.Tensor:
         import torch

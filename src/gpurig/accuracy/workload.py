@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 
 from gpurig.accuracy.table import MeasuredRun
 
+_LATER = ("frees_output", "keeps_cache", "softmax_keeps_input", "bert", "apex_o2", "cudnn_benchmark")
 _APEX_VERSIONS = ("0.", "1.0", "1.1.", "1.2", "1.3", "1.4", "1.5")
 
 
@@ -29,6 +30,14 @@ class Workload:
             "recommend".
         loss: "cross-entropy", or "sum-of-logits" as some benchmark loops have it.
         zero_grad: "none" sets gradients to None, "zero" keeps and clears them, "never" accumulates.
+        hold_outputs: The model's output of a step, all of it, lives until the next one has its own.
+        frees_output: The output is dropped before backward, as a function that returns only the loss does.
+        keeps_cache: A decoder returns its keys and values with the output, the very tensors that attention used.
+        softmax_keeps_input: Backward of softmax holds its input too, as in torch before 1.11.
+        bert: Whose BERT runs question answering: "transformers", or NVIDIA's scripts with the autograd of torch 1.4
+            ("nvidia-1.4") or a later one ("nvidia").
+        apex_o2: With "fp16-masters": gradients of the masters live only from the end of backward to the next step.
+        cudnn_benchmark: The script lets cuDNN try all its algorithms.
     """
 
     model: str
@@ -54,11 +63,21 @@ class Workload:
     logged_loss: bool = False
     foreach: bool = True
     backward: bool = True
+    frees_output: bool = False
+    keeps_cache: bool = False
+    softmax_keeps_input: bool = False
+    bert: str = "transformers"
+    apex_o2: bool = False
+    cudnn_benchmark: bool = False
 
     @property
     def key(self) -> str:
         """A stable identity: equal workloads have equal keys, in any process and on any day."""
-        text = repr(sorted((name, value) for name, value in asdict(self).items() if name != "tf32"))
+        default = Workload(model="", batch=0, precision="")
+        given = asdict(self)
+        # a field that came later is left out where it says nothing, so that the keys of earlier days hold
+        parts = [(n, v) for n, v in given.items() if n != "tf32" and (n not in _LATER or v != getattr(default, n))]
+        text = repr(sorted(parts))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -107,8 +126,15 @@ def _rebuild(run: MeasuredRun) -> Workload:
         attention=_attention(run),
         zero_grad=_zero_grad(run),
         foreach=framework_age(run) >= (2, 0),
+        softmax_keeps_input=framework_age(run) < (1, 11),
+        cudnn_benchmark=_cudnn_benchmark(run),
     )
     return _loop(run, _lora(run, _optimizer(run, _precision(run, base))))
+
+
+def _cudnn_benchmark(run: MeasuredRun) -> bool:
+    """timm's train.py switches it on, also where another collection runs it."""
+    return "timm train.py" in run.notes + run.optimizer or run.source.endswith("pytorch-image-models")
 
 
 def _model_reference(run: MeasuredRun) -> str:
@@ -287,7 +313,13 @@ def _bert_optimizer(run: MeasuredRun, base: Workload) -> Workload:
     if base.task != "qa" or not run.source.startswith(("NVIDIA", "lambdal")):
         return base
     fused = base.precision == "fp16-masters"
-    return replace(base, optimizer="adam-fused" if fused else "bert-adam", clip_gradients=fused)
+    return replace(
+        base,
+        optimizer="adam-fused" if fused else "bert-adam",
+        clip_gradients=fused,
+        bert="nvidia-1.4" if framework_age(run) < (1, 6) else "nvidia",
+        apex_o2=fused,
+    )
 
 
 def _lora(run: MeasuredRun, base: Workload) -> Workload:
@@ -305,7 +337,10 @@ def _lora(run: MeasuredRun, base: Workload) -> Workload:
 
 def _loop(run: MeasuredRun, base: Workload) -> Workload:
     if "logits.sum()" in run.notes:
-        return replace(base, loss="sum-of-logits", hold_outputs="still referenced" in run.notes)
+        held = "still referenced" in run.notes
+        return replace(base, loss="sum-of-logits", hold_outputs=held, keeps_cache=held and base.task == "causal-lm")
+    if "HF Trainer" in run.optimizer + run.notes + run.memory_measure + run.task:
+        return replace(base, frees_output=True)
     if "host-to-device copy of the input inside" in run.notes:
         return replace(base, copy_input=True)
     if run.source == "lambdal/deeplearning-benchmark" and base.task == "classify":

@@ -112,6 +112,8 @@ class PlannedDevice(TorchDispatchMode):
             aten.unique_consecutive.default: self._unknown_length,
             aten.bincount.default: self._unknown_length,
             aten.repeat_interleave.Tensor: self._repeat_interleave,
+            aten.silu_backward.default: self._one_kernel,
+            aten.mish_backward.default: self._one_kernel,
             aten._cudnn_rnn.default: self._rnn,
             aten._cudnn_rnn_backward.default: self._rnn_backward,
         }
@@ -335,6 +337,15 @@ class PlannedDevice(TorchDispatchMode):
             rest = tuple(self._new((source.numel(),), torch.int64) for _ in range(results - 1))
             out = first if results == 1 else (first, *rest)
         self._observe(func, args, kwargs, out)
+        return out
+
+    def _one_kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """(gradient, input) -> gradient of the input: composite on other devices, one kernel on CUDA."""
+        source = args[1]
+        with torch.utils._python_dispatch._disable_current_modes():
+            pattern = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device="meta")
+            out = FakeTensor(self.fake_mode, torch.empty_like(pattern), DEVICE)
+        self._finish(func, args, kwargs, out)
         return out
 
     def _rnn(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
