@@ -73,7 +73,7 @@ def test_script_not_found(plan) -> None:
 def test_a_script_that_crashes_is_shown_as_the_users_error(plan) -> None:
     ran = plan("import torch\ndef load():\n    raise ValueError('no such column: age')\nload()\n")
     assert ran.code == 2
-    says(ran, "no such column: age", "train.py", "line 3")
+    says(ran, "no such column: age", "train.py:3", "in load")
 
 
 def test_a_script_that_never_steps(plan) -> None:
@@ -95,7 +95,8 @@ def test_a_script_that_trains_on_the_cpu_is_no_pass(plan) -> None:
 
 
 def test_nothing_fits_says_what_would(plan) -> None:
-    ran = plan(TRAINING.replace("WIDTH", "400_000_000"), "--gpu", "T4", "--epochs", "1", "--quick")
+    huge = TRAINING.replace("WIDTH).cuda()", "400_000_000, device='cuda')")
+    ran = plan(huge, "--gpu", "T4", "--epochs", "1", "--quick")
     assert ran.code == 1
     says(ran, "needs", "GiB", "has", "hint:")
 
