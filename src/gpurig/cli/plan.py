@@ -45,6 +45,8 @@ class Part(click.ParamType[tuple[str, int]]):
 @click.option("-m", "module", is_flag=True, help="SCRIPT is a module, as for python -m.")
 @click.option("--python", metavar="PATH", help="Interpreter to run the script with; default: this one.")
 @click.option("--time-limit", type=float, default=150.0, show_default=True, metavar="S", help="Limit for one trace.")
+@click.option("--network", is_flag=True, help="Let the script reach the network (downloads of weights and data).")
+@click.option("--world-size", type=int, metavar="N", help="Start it as rank 0 of N, as torchrun would.")
 @click.option("--batch", type=int, metavar="N", help="Batch size, for hf:, timm: and torchvision: models.")
 @click.option("--shape", metavar="3x224x224", help="Input of one sample, or the sequence length, for models by name.")
 @click.option("--epochs", type=float, metavar="N", help="Length of the run: passes over the data set.")
@@ -183,6 +185,8 @@ def _script(options: dict[str, Any]) -> ScriptRequest:
         module=options["module"],
         python=options["python"],
         time_limit_s=options["time_limit"],
+        network=options["network"],
+        world_size=options["world_size"],
     )
 
 
