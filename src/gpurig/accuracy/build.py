@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from gpurig.accuracy.lora import add_lora, chunked_loss
 from gpurig.accuracy.models import make_model
 from gpurig.accuracy.of_the_day import days_softmax, kept_cache
 from gpurig.accuracy.optimizers import make_optimizer
@@ -61,7 +62,7 @@ def _model_on(device: str, workload: Workload) -> torch.nn.Module:
     if workload.precision == "fp16-masters":
         _halve(model)
     if workload.lora_rank:
-        _add_lora(model, workload)
+        add_lora(model, workload)
     if workload.channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if workload.checkpointing and hasattr(model, "set_grad_checkpointing"):
@@ -86,31 +87,6 @@ def _masters(model: torch.nn.Module) -> list[torch.nn.Parameter]:
     import torch
 
     return [torch.nn.Parameter(p.detach().float()) for p in model.parameters() if p.requires_grad]
-
-
-def _add_lora(model: torch.nn.Module, workload: Workload) -> None:
-    """Freeze the model and put a low-rank branch beside each target projection."""
-    from torch import nn
-
-    class LoraLinear(nn.Module):
-        def __init__(self, base: nn.Linear, rank: int) -> None:
-            super().__init__()
-            self.base = base
-            options = {"device": base.weight.device, "dtype": base.weight.dtype}
-            self.lora_a = nn.Linear(base.in_features, rank, bias=False, **options)
-            self.lora_b = nn.Linear(rank, base.out_features, bias=False, **options)
-            self.dropout = nn.Dropout(0.05)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            out: torch.Tensor = self.base(x) + self.lora_b(self.lora_a(self.dropout(x))) * 2.0
-            return out
-
-    for parameter in model.parameters():
-        parameter.requires_grad_(requires_grad=False)
-    for module in list(model.modules()):
-        for name, child in list(module.named_children()):
-            if name in workload.lora_targets and isinstance(child, nn.Linear):
-                setattr(module, name, LoraLinear(child, workload.lora_rank))
 
 
 class _Step:
@@ -147,7 +123,7 @@ class _Step:
             if inputs is None:
                 inputs = {k: v.to(self.device) for k, v in self._make_inputs("cpu").items()}
             with self._autocast(), days_softmax(keeps_input=work.softmax_keeps_input):
-                output = self._forward(inputs)
+                output = None if work.litgpt else self._forward(inputs)
                 loss = self._loss(output, inputs)
             if work.hold_outputs:
                 self.held = output
@@ -239,6 +215,8 @@ class _Step:
         import torch
         from torch.nn import functional
 
+        if self.workload.litgpt:
+            return chunked_loss(self.model, inputs["input_ids"])
         if self.workload.loss == "sum-of-logits":
             return _logits(output).sum()
         own = getattr(output, "loss", None)
