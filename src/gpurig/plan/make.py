@@ -108,7 +108,9 @@ def make_plan(request: PlanRequest, *, progress: Progress = lambda _: None, trac
     )
     progress("tracing the script (it is executed, without a GPU)")
     traced = tracer(request.script)
-    if request.label is not None:
+    if request.label is None:
+        traced = replace(traced, trace=replace(traced.trace, label=request.script.script))
+    else:  # a model by name: its loader is made up, and says nothing about anybody's data
         traced = replace(traced, trace=replace(traced.trace, label=request.label, input=None))
     families, notes = _families(request, traced, progress, tracer)
     workload = workload_of(families, traced.trace, request.calibration)
