@@ -92,7 +92,7 @@ class Failure:
             outcome="not-traceable",
             message=f"the script ended by itself after {count}" if few else f"the script ended without {count} on the GPU",
             hint="give it arguments with which it trains for three steps or more (data, epochs, batch size)",
-            cause="" if few else "one-gpu",
+            cause="one-gpu" if not few and self._session.asked_how_many else "",
             steps=rounds,
         )
 
@@ -105,7 +105,7 @@ class Failure:
             outcome="script-failed",
             message=f"the script left with {text or f'exit code {error.code}'} before its second optimizer step",
             details=self._where(error),
-            cause="one-gpu" if _MORE_GPUS.search(text) or not text else "",
+            cause="one-gpu" if _MORE_GPUS.search(text) or (not text and self._session.asked_how_many) else "",
         )
 
     def _own_fault(self, error: BaseException, *, cause: str = "", hint: str | None = None) -> ChildReport:

@@ -18,6 +18,7 @@ from gpurig.trace.session import Session
 
 _WAIT_FOR_OTHERS = 12  # steps of one optimizer during which others that exist may come in
 _HOST_STEPS = 4  # optimizer steps on the host after which a script is said to train on the CPU
+_HOST_BACKWARDS = 30
 _STALE_STEPS = 4  # steps without a new batch, after which a script is taken to work on one batch for good
 _TWO_ARE_ENOUGH_AFTER_S = 20.0
 _BACKWARDS_WITHOUT_OPTIMIZER = 3
@@ -88,6 +89,8 @@ class StepWatch:
         if self.constructed or self._counts:
             return
         self._backwards += 1
+        if self._backwards == _HOST_BACKWARDS and not self._session.recorder.events:
+            self._on_host()
         if self._changed_by_hand() and self._backwards >= _BACKWARDS_WITHOUT_OPTIMIZER:
             self.by_hand = True
             self._round_ended()
