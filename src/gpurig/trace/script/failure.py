@@ -60,6 +60,8 @@ class Failure:
         """The report for a script that ended with `error`, or by itself."""
         if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
             return self._ended()
+        if self._steps.on_host_only():
+            return self.on_host(error)
         chain = list(_chain(error))
         text = "\n".join(f"{type(e).__name__}: {e}" for e in chain)
         ours = next((e for e in chain if isinstance(e, GpurigError)), None)
@@ -82,6 +84,16 @@ class Failure:
         if _FAKE_ERRORS.search(text) or self._inside_ours(error):
             return self._not_followed(error, "an operation could not be followed without data")
         return self._own_fault(error)
+
+    def on_host(self, error: BaseException | None = None) -> ChildReport:
+        """The report for a script that never uses the GPU. Weights on the host have no values, so it may fail by them."""
+        return ChildReport(
+            outcome="not-traceable",
+            message="the script trains on the CPU: its optimizer changes no parameter on the GPU",
+            details=self._where(error) if error is not None else (),
+            hint="give it the option that chooses the GPU (often --device cuda)",
+            cause="host",
+        )
 
     # --- kinds --------------------------------------------------------------------------------------------------------
     def _ended(self) -> ChildReport:

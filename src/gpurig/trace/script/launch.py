@@ -277,9 +277,11 @@ def _replace_everywhere(patches: Patches, name: str, original: Any, answer: Any)
 
 def _say_sharded(module: nn.Module) -> None:
     """What scripts read of a sharded parameter."""
-    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor import DTensor, Shard
 
     for parameter in module.parameters():
+        if isinstance(parameter, DTensor):
+            continue  # tensor parallel already: it says so itself
         parameter.placements = (Shard(0),)  # type: ignore[attr-defined]
         parameter.to_local = parameter.full_tensor = lambda parameter=parameter: parameter  # type: ignore[attr-defined]
 

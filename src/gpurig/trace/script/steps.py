@@ -56,7 +56,7 @@ class StepWatch:
         self.last_backwards = 0
         self.rounds = 0
         self.constructed: dict[int, optim.Optimizer] = {}
-        self.by_hand = False
+        self.by_hand = self.any_backward = False
         self.batches: Callable[[], int] = lambda: 0  # batches that DataLoaders have given so far
         self._batches = self._stale = 0
         self.ended: Callable[[], None] = lambda: None  # a round has ended and is still recorded
@@ -86,6 +86,7 @@ class StepWatch:
     def backward_done(self) -> None:
         """A backward pass has ended."""
         self.backwards_in_step += 1
+        self.any_backward = True
         if self.constructed or self._counts:
             return
         self._backwards += 1
@@ -94,6 +95,10 @@ class StepWatch:
         if self._changed_by_hand() and self._backwards >= _BACKWARDS_WITHOUT_OPTIMIZER:
             self.by_hand = True
             self._round_ended()
+
+    def on_host_only(self) -> bool:
+        """Whether the script trains, and nothing has ever reached the planned device."""
+        return (self.any_backward or self._host_steps > 0) and not self._session.recorder.events
 
     # --- rounds -------------------------------------------------------------------------------------------------------
     def _round_ended(self) -> None:
