@@ -10,14 +10,14 @@ is a request for one on the planned device.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpurig.trace.kernels import cudnn_rnn_shapes
-from gpurig.trace.shapes import SeenResults
+from gpurig.trace.shapes import Remembered, ShapeMemory
 from gpurig.trace.values import HEALTHY, KnownValues, plausible, small
 
 aten = torch.ops.aten
@@ -27,7 +27,13 @@ _CPU = torch.device("cpu")
 _PRIM_DEVICE = torch.ops.prim.device.default
 _COMPOSITE = "CompositeImplicitAutograd"
 
-OpObserver = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
+
+class OpObserver(Protocol):
+    """Called after each operator on the planned device; `known` is the shape memory's entry of such calls, if any."""
+
+    def __call__(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, known: Remembered | None = None
+    ) -> None: ...
 
 
 _INITIALIZERS = frozenset(
@@ -37,14 +43,13 @@ _INITIALIZERS = frozenset(
         aten.exponential_.default,
     )
 )  # fmt: skip
-_WEIGHT_ELEMENTS, _LARGE_ELEMENTS = 4096, 1 << 20
+_LARGE_ELEMENTS = 1 << 20
 
 
 def _is_weight(args: tuple[Any, ...]) -> bool:
-    """Whether an in-place fill is of a weight: a parameter, or something as large as only weights are."""
+    """Whether an in-place fill is of something as large as only weights are."""
     target = args[0]
-    limit = _WEIGHT_ELEMENTS if isinstance(target, torch.nn.Parameter) else _LARGE_ELEMENTS
-    return target.is_floating_point() and target.numel() >= limit
+    return target.is_floating_point() and target.numel() >= _LARGE_ELEMENTS
 
 
 def on_device(value: object) -> bool:
@@ -92,8 +97,8 @@ class PlannedDevice(TorchDispatchMode):
     def __init__(self, observe: OpObserver, note: Callable[[str, str], None], *, native: bool = False) -> None:
         super().__init__()
         self.fake_mode = _Shapes(native=native)
-        self._seen = SeenResults(self.fake_mode, DEVICE)
         self.values = KnownValues()
+        self._memory = ShapeMemory(self.fake_mode, DEVICE)
         self.host_syncs = 0
         self.user_wants_meta = 0
         self.current = ""  # the operator on the planned device that ran last: named when something fails
@@ -119,6 +124,10 @@ class PlannedDevice(TorchDispatchMode):
             aten._cudnn_rnn.default: self._rnn,
             aten._cudnn_rnn_backward.default: self._rnn_backward,
         }
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled during a trace; the wrapper against it costs more than most operators
 
     # --- the boundary -------------------------------------------------------------------------------------------------
     def fake(self, host: torch.Tensor) -> FakeTensor:
@@ -172,17 +181,21 @@ class PlannedDevice(TorchDispatchMode):
                     self.values.set_healthy(name, out)
                 return out
         args = self._adopt(args)
-        try:
-            out = self._derive(func, args, kwargs)
-        except DynamicOutputShapeException:
-            return self._unknown_length(func, args, kwargs)
-        self._finish(func, args, kwargs, out)
+        # the oracle checks what is remembered against what PyTorch derives each time
+        key = None if self._native else self._memory.key(func, args, kwargs)
+        known = None if key is None else self._memory.recall(key)
+        if known is not None:
+            out = self._memory.make(known, func, args)
+        else:
+            try:
+                out = self.fake_mode.dispatch(func, (), args, kwargs)
+            except DynamicOutputShapeException:
+                return self._unknown_length(func, args, kwargs)
+            if key is not None:
+                known = self._memory.learn(key, func, args, out)
+        self.values.follow(func, args, kwargs, out)
+        self._observe(func, args, kwargs, out, known)
         return out
-
-    def _derive(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._native:  # the oracle checks what is remembered against what PyTorch derives
-            return self.fake_mode.dispatch(func, (), args, kwargs)
-        return self._seen.run(func, args, kwargs)
 
     def _finish(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         self.values.follow(func, args, kwargs, out)
@@ -329,9 +342,7 @@ class PlannedDevice(TorchDispatchMode):
         if known:
             with torch.utils._python_dispatch._disable_current_modes():
                 real = func(*real_args, **kwargs)
-            out = (
-                tuple(self.fake(r) for r in real) if isinstance(real, (tuple, list)) else self.fake(real)
-            )
+            out = tuple(self.fake(r) for r in real) if isinstance(real, (tuple, list)) else self.fake(real)
         else:
             name = func._schema.name[6:]
             self._note("data-dependent", f"the result of {name} is taken to be as long as its input")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -85,10 +86,21 @@ def _no_context() -> Callable[..., Any]:
     return enter
 
 
-def install(patches: Patches, card: CardFacts, synchronized: Callable[[], None]) -> None:
+def _counter(card: CardFacts, counted: Callable[[], None]) -> Callable[..., int]:
+    def device_count() -> int:
+        if "/torch/" not in sys._getframe(1).f_code.co_filename:
+            counted()
+        return card.num_gpus
+
+    return device_count
+
+
+def install(
+    patches: Patches, card: CardFacts, synchronized: Callable[[], None], counted: Callable[[], None]
+) -> None:
     """Answer questions about CUDA as a machine with `card` would.
 
-    `synchronized` is called when the script waits for the device.
+    `synchronized` is called when the script waits for the device, `counted` when it asks how many GPUs there are.
     """
     properties = _properties(card)
     stream = FakeStream()
@@ -102,7 +114,7 @@ def install(patches: Patches, card: CardFacts, synchronized: Callable[[], None])
         "_is_compiled": _constant(True),
         "_lazy_init": _nothing(),
         "init": _nothing(),
-        "device_count": _constant(card.num_gpus),
+        "device_count": _counter(card, counted),
         "current_device": _constant(0),
         "set_device": _nothing(),
         "get_device_name": _constant(card.name),
@@ -150,7 +162,7 @@ def install(patches: Patches, card: CardFacts, synchronized: Callable[[], None])
         patches.set_existing(torch.cuda, name, answer)
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
         patches.set_existing(torch.cuda.nvtx, name, _constant(0))
-    _install_accelerator(patches, card, stream, synchronize)
+    _install_accelerator(patches, card, stream, synchronize, counted)
     patches.set(torch.version, "cuda", torch.version.cuda or "12.8")
     patches.set(torch._C, "_cuda_getCurrentRawStream", _constant(0))  # missing in builds without CUDA; libraries take it
     patches.set_existing(torch._C, "_cuda_getDeviceCount", _constant(card.num_gpus))
@@ -181,13 +193,15 @@ def _properties(card: CardFacts) -> SimpleNamespace:
     )
 
 
-def _install_accelerator(patches: Patches, card: CardFacts, stream: FakeStream, synchronize: Any) -> None:
+def _install_accelerator(
+    patches: Patches, card: CardFacts, stream: FakeStream, synchronize: Any, counted: Callable[[], None]
+) -> None:
     accelerator = getattr(torch, "accelerator", None)
     if accelerator is None:  # before torch 2.6
         return
     answers: dict[str, Any] = {
         "is_available": _constant(True),
-        "device_count": _constant(card.num_gpus),
+        "device_count": _counter(card, counted),
         "current_accelerator": _constant(torch.device("cuda")),
         "current_device_index": _constant(0),
         "current_device_idx": _constant(0),

@@ -14,6 +14,7 @@ import torch
 from gpurig.model.trace import Assumption, Call, Op, OpClass, Phase, Site, Storage, StorageKind
 from gpurig.trace.cost import describe, dtype_name
 from gpurig.trace.device import on_device, tensors
+from gpurig.trace.shapes import Remembered
 from gpurig.trace.temporaries import operand_copies
 
 if TYPE_CHECKING:
@@ -63,10 +64,12 @@ class Recorder:
         self.writes = 0
 
     # --- what happens -------------------------------------------------------------------------------------------------
-    def observe(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+    def observe(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, known: Remembered | None = None
+    ) -> None:
         """One operator has run."""
         if self.recording:
-            self._record(describe(func, args, kwargs, out))
+            self._record(_described(func, args, kwargs, out, known))
         if out is None:
             return
         if self.watched is not None and self.phase is not Phase.BACKWARD and func._schema.is_mutable:
@@ -172,6 +175,16 @@ class Recorder:
 
     def storages(self) -> tuple[Storage, ...]:
         return tuple(Storage(b.num_bytes, _kind(b), b.site, b.phase) for b in self._births)
+
+
+def _described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, known: Remembered | None) -> Op:
+    """The cost of a call: described once for all calls of the same shapes under the same TF32 switches."""
+    if known is None:
+        return describe(func, args, kwargs, out)
+    flags = (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
+    if known.op is None or known.flags != flags:
+        known.op, known.flags = describe(func, args, kwargs, out), flags
+    return known.op
 
 
 def _kind(birth: _Birth) -> StorageKind:

@@ -49,6 +49,7 @@ class Session:
         self.stepped_with_gradients = False  # whether the optimizer that steps had a gradient to go by
         self._native = native
         self._mover = ModuleMover(self.device, self.recorder)
+        self.asked_how_many = False  # the script has asked how many GPUs there are
         self.optimizers: dict[int, optim.Optimizer] = {}
 
     @contextlib.contextmanager
@@ -84,7 +85,7 @@ class Session:
         self._mover.give_back()
 
     def _install(self, patches: Patches, library: torch.library.Library, hooks: list[Any]) -> None:
-        facade.install(patches, self.card, self._synchronized)
+        facade.install(patches, self.card, self._synchronized, self._counted)
         self._mover.install(patches)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch warns that its kernels are overridden: that is the purpose
@@ -141,6 +142,9 @@ class Session:
 
     def _synchronized(self) -> None:
         self.device.host_syncs += 1
+
+    def _counted(self) -> None:
+        self.asked_how_many = True
 
     def _before_step(self, optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
         self.optimizers.setdefault(id(optimizer), optimizer)

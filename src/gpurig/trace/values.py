@@ -93,6 +93,8 @@ class KnownValues:
         if name in ("eq", "ne") and args[0].is_floating_point() and isinstance(args[1], float) and args[1] in _NOT_FINITE:
             self.set(outs[0], torch.tensor(name == "ne").expand(outs[0].shape))
             return
+        if _none_known(args):
+            return
         real_args, known = self._real(args)
         real_kwargs, known_kwargs = self._real(kwargs)
         is_small = all(small(o.shape, o.dtype) for o in outs)
@@ -188,6 +190,16 @@ class KnownValues:
             return_pairs = {k: self._real(v) for k, v in value.items()}
             return {k: p[0] for k, p in return_pairs.items()}, all(p[1] for p in return_pairs.values())
         return value, True
+
+
+def _none_known(args: tuple[Any, ...]) -> bool:
+    """Whether the first tensor among the arguments is planned and has no known value: then nothing follows from it."""
+    for value in args:
+        if isinstance(value, FakeTensor):
+            return _ATTRIBUTE not in value.__dict__
+        if isinstance(value, (list, tuple)) and value and isinstance(value[0], FakeTensor):
+            return _ATTRIBUTE not in value[0].__dict__
+    return False
 
 
 def _is_expanded(value: Any) -> bool:

@@ -60,6 +60,8 @@ class Failure:
         """The report for a script that ended with `error`, or by itself."""
         if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
             return self._ended()
+        if self._steps.on_host_only():
+            return self.on_host(error)
         chain = list(_chain(error))
         text = "\n".join(f"{type(e).__name__}: {e}" for e in chain)
         ours = next((e for e in chain if isinstance(e, GpurigError)), None)
@@ -83,6 +85,16 @@ class Failure:
             return self._not_followed(error, "an operation could not be followed without data")
         return self._own_fault(error)
 
+    def on_host(self, error: BaseException | None = None) -> ChildReport:
+        """The report for a script that never uses the GPU. Weights on the host have no values, so it may fail by them."""
+        return ChildReport(
+            outcome="not-traceable",
+            message="the script trains on the CPU: its optimizer changes no parameter on the GPU",
+            details=self._where(error) if error is not None else (),
+            hint="give it the option that chooses the GPU (often --device cuda)",
+            cause="host",
+        )
+
     # --- kinds --------------------------------------------------------------------------------------------------------
     def _ended(self) -> ChildReport:
         rounds = self._steps.rounds
@@ -92,7 +104,7 @@ class Failure:
             outcome="not-traceable",
             message=f"the script ended by itself after {count}" if few else f"the script ended without {count} on the GPU",
             hint="give it arguments with which it trains for three steps or more (data, epochs, batch size)",
-            cause="" if few else "one-gpu",
+            cause="one-gpu" if not few and self._session.asked_how_many else "",
             steps=rounds,
         )
 
@@ -105,7 +117,7 @@ class Failure:
             outcome="script-failed",
             message=f"the script left with {text or f'exit code {error.code}'} before its second optimizer step",
             details=self._where(error),
-            cause="one-gpu" if _MORE_GPUS.search(text) or not text else "",
+            cause="one-gpu" if _MORE_GPUS.search(text) or (not text and self._session.asked_how_many) else "",
         )
 
     def _own_fault(self, error: BaseException, *, cause: str = "", hint: str | None = None) -> ChildReport:

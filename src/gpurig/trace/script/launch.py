@@ -9,11 +9,13 @@ import copy
 import os
 import sys
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from gpurig.trace.device import DEVICE
@@ -74,7 +76,33 @@ class Launch:
         patches.set(mp, "spawn", spawn)
         patches.set(mp, "start_processes", spawn)
         patches.set(sys.modules["torch.multiprocessing.spawn"], "spawn", spawn)
+        patches.set(BaseProcess, "start", self._start_here(BaseProcess.start))
+        patches.set(torch.Tensor, "share_memory_", lambda tensor: tensor)
         patches.set(sys.modules["torch.multiprocessing.spawn"], "start_processes", spawn)
+
+    def _start_here(self, start: Callable[[Any], None]) -> Callable[[Any], None]:
+        """Process.start: a rank or a trainer of the user's own runs here, the other ranks don't run at all."""
+        followed: set[Any] = set()
+
+        def planned_start(process: Any) -> None:
+            target, args = process._target, process._args
+            if target is None or not self._is_users(target):
+                start(process)
+            elif target in followed:
+                process.join = process.terminate = lambda *_, **__: None
+            elif _takes_part(args):
+                followed.add(target)
+                process.join = process.terminate = lambda *_, **__: None
+                self._session.recorder.note("spawn", "of the processes that the script starts, the first was followed")
+                process.run()
+            else:
+                start(process)
+
+        return planned_start
+
+    def _is_users(self, function: Any) -> bool:
+        code = getattr(function, "__code__", None)
+        return code is not None and "site-packages" not in code.co_filename and "/lib/python" not in code.co_filename
 
     # --- process groups ------------------------------------------------------------------------------------------------
     def _install_group(self, patches: Patches) -> None:
@@ -118,8 +146,7 @@ class Launch:
             "monitored_barrier": lambda *_, **__: None,
         }
         for name, answer in answers.items():
-            patches.set_existing(dist, name, answer)
-            patches.set_existing(dist.distributed_c10d, name, answer)
+            _replace_everywhere(patches, name, getattr(dist.distributed_c10d, name, None), answer)
 
     # --- wrappers ------------------------------------------------------------------------------------------------------
     def _install_data_parallel(self, patches: Patches) -> None:
@@ -241,13 +268,34 @@ class Launch:
             patches.set_existing(composable, "fully_shard", fully_shard)
 
 
+def _replace_everywhere(patches: Patches, name: str, original: Any, answer: Any) -> None:
+    """Replace a function of torch.distributed also where its modules have taken it by name."""
+    for module in [m for n, m in sys.modules.items() if n.startswith("torch.distributed") and m is not None]:
+        if original is not None and module.__dict__.get(name) is original:
+            patches.set(module, name, answer)
+
+
 def _say_sharded(module: nn.Module) -> None:
     """What scripts read of a sharded parameter."""
-    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor import DTensor, Shard
 
     for parameter in module.parameters():
+        if isinstance(parameter, DTensor):
+            continue  # tensor parallel already: it says so itself
         parameter.placements = (Shard(0),)  # type: ignore[attr-defined]
         parameter.to_local = parameter.full_tensor = lambda parameter=parameter: parameter  # type: ignore[attr-defined]
+
+
+def _takes_part(args: tuple[Any, ...]) -> bool:
+    """Whether a process trains: it is given rank 0, a device, or something that lives on one."""
+    first = args[0] if args else None
+    if isinstance(first, int) and not isinstance(first, bool) and first == 0:
+        return True
+    for value in pytree.tree_leaves(args):
+        held = next(value.parameters(), None) if isinstance(value, nn.Module) else value
+        if isinstance(held, FakeTensor) or (isinstance(held, torch.device) and held.type == "cuda"):
+            return True
+    return False
 
 
 def _inner_attribute(wrapper: Any, name: str) -> Any:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import pty
+import re
 import shutil
 import signal
 import struct
@@ -22,6 +23,7 @@ from gpurig.trace import store
 from gpurig.trace.script.request import ChildReport, ScriptRequest, ScriptTrace
 
 _GRACE_S = 5.0  # the child reports by itself at its limit; it is killed this much later
+_MOST_GPUS = 64
 _TAIL_CHARACTERS = 4000
 # Logging services and hubs are told to stay off line; a script that insists meets the network guard of the child
 _QUIET = {
@@ -62,9 +64,10 @@ def trace_script(request: ScriptRequest) -> ScriptTrace:
         request = dataclasses.replace(request, world_size=1, time_limit_s=_left(request, started))
         report, out, err = _attempt(request)
     if report.cause == "one-gpu" and (request.world_size or 1) == 1 and request.card.num_gpus == 1:
-        extra = ("it refuses to start on one GPU: traced as rank 0 of a job on two",)
-        two = dataclasses.replace(request.card, num_gpus=2)
-        request = dataclasses.replace(request, world_size=2, card=two, time_limit_s=_left(request, started))
+        wanted = _gpus_named(report.message + "\n" + out + err)
+        extra = (f"it refuses to start on one GPU: traced as rank 0 of a job on {wanted}",)
+        card = dataclasses.replace(request.card, num_gpus=wanted)
+        request = dataclasses.replace(request, world_size=wanted, card=card, time_limit_s=_left(request, started))
         report, out, err = _attempt(request)
     if report.trace is None:
         raise _error(report, out, err)
@@ -76,6 +79,12 @@ def trace_script(request: ScriptRequest) -> ScriptTrace:
         notes=(*extra, *report.notes),
         batch_knob=report.batch_knob,
     )
+
+
+def _gpus_named(text: str) -> int:
+    """How many GPUs a refusal names, two if it doesn't say."""
+    found = [int(n) for n in re.findall(r"\b(\d{1,2})\s+(?:gpus?|devices?|accelerators?|processes|ranks)\b", text, re.IGNORECASE)]
+    return max([n for n in found if 2 <= n <= _MOST_GPUS] or [2])
 
 
 def _left(request: ScriptRequest, started: float) -> float:

@@ -109,14 +109,7 @@ class Run:
         self.models.step_ended()
 
     def _on_host(self) -> None:
-        self._out.leave(
-            ChildReport(
-                outcome="not-traceable",
-                message="the script trains on the CPU: its optimizer changes no parameter on the GPU",
-                hint="give it the option that chooses the GPU (often --device cuda)",
-                cause="host",
-            )
-        )
+        self._out.leave(Failure(self._request, self.session, self.steps, self.launch).on_host())
 
     # --- the end ------------------------------------------------------------------------------------------------------
     def _done(self) -> None:

@@ -18,6 +18,7 @@ from gpurig.trace.session import Session
 
 _WAIT_FOR_OTHERS = 12  # steps of one optimizer during which others that exist may come in
 _HOST_STEPS = 4  # optimizer steps on the host after which a script is said to train on the CPU
+_HOST_BACKWARDS = 30
 _STALE_STEPS = 4  # steps without a new batch, after which a script is taken to work on one batch for good
 _TWO_ARE_ENOUGH_AFTER_S = 20.0
 _BACKWARDS_WITHOUT_OPTIMIZER = 3
@@ -55,7 +56,7 @@ class StepWatch:
         self.last_backwards = 0
         self.rounds = 0
         self.constructed: dict[int, optim.Optimizer] = {}
-        self.by_hand = False
+        self.by_hand = self.any_backward = False
         self.batches: Callable[[], int] = lambda: 0  # batches that DataLoaders have given so far
         self._batches = self._stale = 0
         self.ended: Callable[[], None] = lambda: None  # a round has ended and is still recorded
@@ -85,12 +86,19 @@ class StepWatch:
     def backward_done(self) -> None:
         """A backward pass has ended."""
         self.backwards_in_step += 1
+        self.any_backward = True
         if self.constructed or self._counts:
             return
         self._backwards += 1
+        if self._backwards == _HOST_BACKWARDS and not self._session.recorder.events:
+            self._on_host()
         if self._changed_by_hand() and self._backwards >= _BACKWARDS_WITHOUT_OPTIMIZER:
             self.by_hand = True
             self._round_ended()
+
+    def on_host_only(self) -> bool:
+        """Whether the script trains, and nothing has ever reached the planned device."""
+        return (self.any_backward or self._host_steps > 0) and not self._session.recorder.events
 
     # --- rounds -------------------------------------------------------------------------------------------------------
     def _round_ended(self) -> None:
