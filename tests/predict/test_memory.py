@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from steps import MIB, StepBuilder, addition, convolution, matrix_product
 
 from gpurig.catalog.gpus import load_gpus
-from gpurig.model.prediction import MemoryPrediction
 from gpurig.model.recipe import Recipe
 from gpurig.model.trace import Phase, StepTrace, StorageKind
 from gpurig.predict import base_memory
@@ -25,6 +26,9 @@ from gpurig.predict.memory import (
     timeline,
     workspaces,
 )
+
+if TYPE_CHECKING:
+    from gpurig.model.prediction import MemoryPrediction
 
 CUBLAS = 8_519_680
 A100 = load_gpus()["A100-SXM4-80GB"]

@@ -11,10 +11,13 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
+from typing import TYPE_CHECKING
 
-from gpurig.model.gpu import Gpu
 from gpurig.model.prediction import Band, Method
 from gpurig.model.trace import OpClass, StepTrace
+
+if TYPE_CHECKING:
+    from gpurig.model.gpu import Gpu
 
 MIB = 1 << 20
 

@@ -7,8 +7,10 @@ requests in the same order give each size as a + b·micro_batch; a third checks 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from gpurig.model.trace import Call, Op, StepTrace, Storage
+if TYPE_CHECKING:
+    from gpurig.model.trace import Call, Op, StepTrace, Storage
 
 
 class Affine:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from gpurig.model.gpu import Gpu
 from gpurig.model.prediction import MemoryPrediction
-from gpurig.model.recipe import Recipe
 from gpurig.model.trace import OpClass, Phase, StepTrace, Storage, StorageKind
 from gpurig.predict.allocator import AllocatorSettings, OutOfMemory, Usage, replay
 from gpurig.predict.base_memory import BaseMemory, MemoryCalibration, torch_version
+
+if TYPE_CHECKING:
+    from gpurig.model.gpu import Gpu
+    from gpurig.model.recipe import Recipe
 
 _CUBLAS_WORKSPACE = 8_519_680  # ATen/cuda/CUDABlas: 4096·1024·2 + 16·1024·8 bytes a handle and stream
 _CUBLAS_WORKSPACE_HOPPER = 32 << 20
