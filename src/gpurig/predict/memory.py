@@ -50,11 +50,12 @@ def workspaces(trace: StepTrace, gpu_sm: int | None) -> tuple[int, ...]:
     """Blocks that cuBLAS holds throughout: one for the thread of the script, one for autograd's, if they multiply matrices.
 
     PyTorch allocates them from 1.13 on, for each pair of handle and stream; before, cuBLAS did so by itself.
+    A card that is not NVIDIA's (`gpu_sm` None) has none.
     Source: ATen/cuda/CublasHandlePool.cpp, github.com/pytorch/pytorch/pull/83461.
     """
-    if torch_version(trace.torch_version) < (1, 13):
+    if gpu_sm is None or torch_version(trace.torch_version) < (1, 13):
         return ()
-    size = _CUBLAS_WORKSPACE_HOPPER if (gpu_sm or 0) == 90 else _CUBLAS_WORKSPACE
+    size = _CUBLAS_WORKSPACE_HOPPER if gpu_sm == 90 else _CUBLAS_WORKSPACE
     backward = {c.phase is Phase.BACKWARD for c in trace.calls if trace.ops[c.op].op_class is OpClass.GEMM}
     return (size,) * len(backward)
 
