@@ -64,7 +64,8 @@ def convolution_workspaces(trace: StepTrace, gpu_sm: int | None) -> dict[int, in
     """Bytes that cuDNN takes during each convolution of the steady step, by index of the call.
 
     Tensor cores want channels last; a convolution in the default layout works on a copy of what it reads or writes:
-    half of its operands. Where the script lets cuDNN try all algorithms, the quickest may take several times as much.
+    half of its operands. Where the script lets cuDNN try all algorithms, the quickest may take several times as much,
+    in either layout.
     What single algorithms take is not published: some nets need gigabytes more at one batch size than at the next.
     Source: fitted to device-level readings of nets in fp32 with TF32, and of three nets with cudnn.benchmark
     (scripts/fit/memory.py).
@@ -75,7 +76,8 @@ def convolution_workspaces(trace: StepTrace, gpu_sm: int | None) -> dict[int, in
     found: dict[int, int] = {}
     for position, call in enumerate(trace.calls):
         op = trace.ops[call.op]
-        if op.op_class is OpClass.CONV and not op.channels_last and (op.tf32 or op.dtype in ("fp16", "bf16")):
+        copied = trace.cudnn_benchmark or not op.channels_last
+        if op.op_class is OpClass.CONV and copied and (op.tf32 or op.dtype in ("fp16", "bf16")):
             found[position] = int(share * (op.read_bytes + op.write_bytes))
     return found
 
