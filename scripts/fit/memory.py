@@ -11,14 +11,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpurig.accuracy.memory_fit import StackKey, calibration_to_json, fit_stacks, readings, spreads, stacks_to_json
-from gpurig.accuracy.stacks import Stack
 from gpurig.accuracy.table import MeasuredRun, read_table
 from gpurig.accuracy.traces import Tracer
 from gpurig.predict.base_memory import BaseConstant, MemoryCalibration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpurig.accuracy.stacks import Stack
 
 TARGET = Path(__file__).parents[2] / "src" / "gpurig" / "data" / "calibration"
 LARGE_SOURCE = "itu-rad/GPUMemNet"
@@ -72,8 +76,7 @@ def sample(runs: Sequence[MeasuredRun], models: int) -> list[MeasuredRun]:
     return [
         run
         for run in runs
-        if run.memory
-        and (run.source != LARGE_SOURCE or (run.model in chosen and run.batch in LARGE_SOURCE_BATCHES))
+        if run.memory and (run.source != LARGE_SOURCE or (run.model in chosen and run.batch in LARGE_SOURCE_BATCHES))
     ]
 
 

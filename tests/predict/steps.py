@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gpurig.model.trace import Call, Op, OpClass, Phase, Storage, StorageKind, StepTrace
+from gpurig.model.trace import Call, Op, OpClass, Phase, StepTrace, Storage, StorageKind
 
 MIB = 1 << 20
 
@@ -16,7 +16,16 @@ def matrix_product() -> Op:
 def convolution(num_bytes: int, *, dtype: str = "fp32", tf32: bool = True, channels_last: bool = False) -> Op:
     dims = (8, 64, 56, 56, 64, 3, 3, 1, 1, 1, 56, 56, 0, 0)
     return Op(
-        "convolution", OpClass.CONV, dtype, 1 << 30, num_bytes // 2, num_bytes - num_bytes // 2, 1, dims, channels_last, tf32
+        "convolution",
+        OpClass.CONV,
+        dtype,
+        1 << 30,
+        num_bytes // 2,
+        num_bytes - num_bytes // 2,
+        1,
+        dims,
+        channels_last,
+        tf32,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import pytest
@@ -23,7 +24,9 @@ History = list[tuple[int, int, int]]
         pytest.param([MIB + 1], MIB + 512, 20 * MIB, id="above 1 MiB from a 20 MiB segment"),
         pytest.param([10 * MIB - 512], 10 * MIB - 512, 20 * MIB, id="just below 10 MiB shares a segment"),
         pytest.param([10 * MIB], 10 * MIB, 10 * MIB, id="10 MiB has a segment of its own"),
-        pytest.param([12 * MIB - 512], 12 * MIB, 12 * MIB, id="own segments are rounded to 2 MiB, the rest is not split"),
+        pytest.param(
+            [12 * MIB - 512], 12 * MIB, 12 * MIB, id="own segments are rounded to 2 MiB, the rest is not split"
+        ),
         pytest.param([11 * MIB, MIB], 13 * MIB, 14 * MIB, id="small ones never use what large ones left"),
         pytest.param([MIB, MIB, 1], 2 * MIB + 512, 4 * MIB, id="two fill a small segment, the third opens the next"),
         pytest.param([8 * MIB, 8 * MIB, 4 * MIB], 20 * MIB, 20 * MIB, id="three share a large segment"),
@@ -194,7 +197,7 @@ def test_reserved_covers_allocated_and_blocks_never_overlap(program: Program, op
             allocator.free(key)
         assert allocator.allocated <= allocator.reserved <= allocator.peak_reserved
         blocks = sorted(allocator._by_address.values(), key=lambda b: b.address)
-        assert all(a.address + a.size <= b.address for a, b in zip(blocks, blocks[1:], strict=False))
+        assert all(a.address + a.size <= b.address for a, b in itertools.pairwise(blocks))
         assert sum(b.size for b in blocks) == allocator.reserved
         assert sum(b.size for b in blocks if not b.free) == allocator.allocated
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 from steps import MIB, StepBuilder, addition, convolution
 
 from gpurig.catalog.gpus import load_gpus
 from gpurig.model.prediction import Method
-from gpurig.model.trace import StepTrace
 from gpurig.predict.base_memory import BaseConstant, MemoryCalibration, Spread, load, torch_version
+
+if TYPE_CHECKING:
+    from gpurig.model.trace import StepTrace
 
 GPUS = load_gpus()
 

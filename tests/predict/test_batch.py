@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from steps import StepBuilder, addition, matrix_product
 
-from gpurig.model.trace import StepTrace
 from gpurig.predict.allocator import replay
 from gpurig.predict.batch import Affine, at_micro_batch, same_path, storages_agree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpurig.model.trace import StepTrace
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -37,7 +41,13 @@ def test_an_affine_step_is_met_exactly_between_and_beyond(one: int, other: int, 
     assert at_micro_batch(spelled(low), spelled(high), wanted) == spelled(wanted)
 
 
-@given(st.integers(-(10**6), 10**6), st.integers(-1000, 1000), st.integers(1, 64), st.integers(65, 512), st.integers(1, 2048))
+@given(
+    st.integers(-(10**6), 10**6),
+    st.integers(-1000, 1000),
+    st.integers(1, 64),
+    st.integers(65, 512),
+    st.integers(1, 2048),
+)
 def test_affine_numbers(start: int, slope: int, low: int, high: int, at: int) -> None:
     expected = start + slope * at
     assert Affine(low, high, start + slope * low, start + slope * high).at(at) == max(0, expected)
@@ -116,7 +126,9 @@ def test_a_third_trace_agrees(make: Callable[[], torch.nn.Module]) -> None:
     assert sum(op.flops for op in between.ops) == sum(op.flops for op in middle.ops)
     for limit in ("peak_allocated", "peak_reserved"):
         predicted = getattr(replay([s.num_bytes for s in between.storages], between.events), limit)
-        assert predicted == pytest.approx(getattr(replay([s.num_bytes for s in middle.storages], middle.events), limit), rel=0.01)
+        assert predicted == pytest.approx(
+            getattr(replay([s.num_bytes for s in middle.storages], middle.events), limit), rel=0.01
+        )
 
 
 @pytest.mark.torch

@@ -31,7 +31,7 @@ def history() -> StepTrace:
 
 
 def test_it_survives_pickle_and_has_torchs_fields() -> None:
-    snapshot = pickle.loads(pickle.dumps(memory_snapshot(history())))  # noqa: S301 (our own)
+    snapshot = pickle.loads(pickle.dumps(memory_snapshot(history())))
     assert set(snapshot) >= {"segments", "device_traces"}
     for segment in snapshot["segments"]:
         assert set(segment) >= SEGMENT_FIELDS

@@ -31,7 +31,7 @@ class _Kept(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(_: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         return gradient
 
 
@@ -104,7 +104,9 @@ class NvidiaBertForQuestionAnswering(nn.Module):
         self.segments = nn.Embedding(config.type_vocab_size, width)
         self.norm = nn.LayerNorm(width, eps=1e-12)
         self.drop = nn.Dropout(config.hidden_dropout_prob)
-        self.layers = nn.ModuleList(_Layer(config, autograd_of_1_4=autograd_of_1_4) for _ in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(
+            _Layer(config, autograd_of_1_4=autograd_of_1_4) for _ in range(config.num_hidden_layers)
+        )
         self.pooler = _Activated(width, width, tanh=True, autograd_of_1_4=autograd_of_1_4)
         self.answers = nn.Linear(width, 2)
 

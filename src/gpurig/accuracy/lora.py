@@ -103,7 +103,7 @@ def _fuse(attention: nn.Module, rank: int) -> None:
 
 
 def chunked_loss(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-    """litgpt's loss: head and cross entropy over 128 positions at a time, in the model's own type."""
+    """Loss as litgpt has it: head and cross entropy over 128 positions at a time, in the model's own type."""
     hidden = model.model(input_ids=tokens).last_hidden_state
     logits = [model.lm_head(part) for part in hidden.split(_CHUNK, dim=1)]
     targets = tokens.split(_CHUNK, dim=1)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,12 +13,16 @@ from gpurig.accuracy.answer import as_run, is_trusted, memory_bytes, memory_meas
 from gpurig.accuracy.calibrate import weighted_quantiles
 from gpurig.accuracy.cards import card_of
 from gpurig.accuracy.stacks import Stack
-from gpurig.accuracy.table import MeasuredRun
 from gpurig.accuracy.traces import Traced, Tracer, sm_class
 from gpurig.accuracy.workload import Unanswerable, framework_age, rebuild
 from gpurig.model.trace import OpClass
 from gpurig.predict.base_memory import MIB, BaseConstant, MemoryCalibration, Spread
 from gpurig.predict.memory import allocator_usage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gpurig.accuracy.table import MeasuredRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +89,9 @@ def fit_stack(key: StackKey, seen: Sequence[Reading]) -> Stack:
         raise ValueError(f"no device readings of {key.source} from torch {key.torch_from} on")
     plain = [r for r in seen if not r.convolutions]
     context = _middle(plain or seen)
-    convolution = max(0.0, _middle([r for r in seen if r.convolutions]) - context) if plain and len(plain) < len(seen) else 0.0
+    convolution = (
+        max(0.0, _middle([r for r in seen if r.convolutions]) - context) if plain and len(plain) < len(seen) else 0.0
+    )
     left = [abs(r.outside_mib - context - convolution * r.convolutions) for r in seen]
     return Stack(
         source=key.source,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import torch
 
 
@@ -37,7 +38,7 @@ def days_softmax(*, keeps_input: bool) -> Iterator[None]:
             return torch.ops.aten._softmax_backward_data(gradient, out, ctx.dim, x.dtype), None
 
     def softmax(
-        input: torch.Tensor,  # noqa: A002 (torch's own name)
+        input: torch.Tensor,  # noqa: A002
         dim: int | None = None,
         _stacklevel: int = 3,
         dtype: torch.dtype | None = None,
@@ -61,7 +62,6 @@ def kept_cache(model: torch.nn.Module) -> dict[str, object]:
 
     So did transformers before its cache classes joined each new piece to what it held (early 2024).
     """
-    import torch
     from transformers import DynamicCache
 
     class KeptCache(DynamicCache):

@@ -346,7 +346,8 @@ def _loop(run: MeasuredRun, base: Workload) -> Workload:
     if "logits.sum()" in run.notes:
         held = "still referenced" in run.notes
         return replace(base, loss="sum-of-logits", hold_outputs=held, keeps_cache=held and base.task == "causal-lm")
-    if "HF Trainer" in run.optimizer + run.notes + run.memory_measure + run.task:
+    trainer = "HF Trainer" in run.optimizer + run.notes + run.memory_measure + run.task
+    if trainer or "torchtune" in run.framework:
         return replace(base, frees_output=True)
     if "host-to-device copy of the input inside" in run.notes:
         return replace(base, copy_input=True)

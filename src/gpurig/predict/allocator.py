@@ -116,12 +116,14 @@ class CachingAllocator:
             return None
         limit = self.settings.max_split_bytes
         found = pool[index][0]
-        if limit is not None and not small:
-            # a large block is not broken up for a small request, nor wasted on one that leaves too much
-            if size < limit <= found or (size >= limit and found >= size + LARGE_SEGMENT):
-                return None
-        block = self._by_address[pool.pop(index)[1]]
-        return block
+        # a large block is not broken up for a small request, nor wasted on one that leaves too much
+        if (
+            limit is not None
+            and not small
+            and (size < limit <= found or (size >= limit and found >= size + LARGE_SEGMENT))
+        ):
+            return None
+        return self._by_address[pool.pop(index)[1]]
 
     def _segment(self, size: int, *, small: bool) -> _Block:
         if self.settings.expandable_segments:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from gpurig.model.recipe import Recipe
     from gpurig.predict.base_memory import BaseMemory, MemoryCalibration
 
+if TYPE_CHECKING:
+    from gpurig.model.gpu import Gpu
+    from gpurig.model.recipe import Recipe
+
 _CUBLAS_WORKSPACE = 8_519_680  # ATen/cuda/CUDABlas: 4096·1024·2 + 16·1024·8 bytes a handle and stream
 _CUBLAS_WORKSPACE_HOPPER = 32 << 20
 FIRST_SM_WITH_TF32 = 80
@@ -51,11 +55,12 @@ def workspaces(trace: StepTrace, gpu_sm: int | None) -> tuple[int, ...]:
     """Blocks that cuBLAS holds throughout: one for the thread of the script, one for autograd's, if they multiply matrices.
 
     PyTorch allocates them from 1.13 on, for each pair of handle and stream; before, cuBLAS did so by itself.
+    A card that is not NVIDIA's (`gpu_sm` None) has none.
     Source: ATen/cuda/CublasHandlePool.cpp, github.com/pytorch/pytorch/pull/83461.
     """
-    if torch_version(trace.torch_version) < (1, 13):
+    if gpu_sm is None or torch_version(trace.torch_version) < (1, 13):
         return ()
-    size = _CUBLAS_WORKSPACE_HOPPER if (gpu_sm or 0) == 90 else _CUBLAS_WORKSPACE
+    size = _CUBLAS_WORKSPACE_HOPPER if gpu_sm == 90 else _CUBLAS_WORKSPACE
     backward = {c.phase is Phase.BACKWARD for c in trace.calls if trace.ops[c.op].op_class is OpClass.GEMM}
     return (size,) * len(backward)
 
@@ -64,7 +69,8 @@ def convolution_workspaces(trace: StepTrace, gpu_sm: int | None) -> dict[int, in
     """Bytes that cuDNN takes during each convolution of the steady step, by index of the call.
 
     Tensor cores want channels last; a convolution in the default layout works on a copy of what it reads or writes:
-    half of its operands. Where the script lets cuDNN try all algorithms, the quickest may take several times as much.
+    half of its operands. Where the script lets cuDNN try all algorithms, the quickest may take several times as much,
+    in either layout.
     What single algorithms take is not published: some nets need gigabytes more at one batch size than at the next.
     Source: fitted to device-level readings of nets in fp32 with TF32, and of three nets with cudnn.benchmark
     (scripts/fit/memory.py).
@@ -75,7 +81,8 @@ def convolution_workspaces(trace: StepTrace, gpu_sm: int | None) -> dict[int, in
     found: dict[int, int] = {}
     for position, call in enumerate(trace.calls):
         op = trace.ops[call.op]
-        if op.op_class is OpClass.CONV and not op.channels_last and (op.tf32 or op.dtype in ("fp16", "bf16")):
+        copied = trace.cudnn_benchmark or not op.channels_last
+        if op.op_class is OpClass.CONV and copied and (op.tf32 or op.dtype in ("fp16", "bf16")):
             found[position] = int(share * (op.read_bytes + op.write_bytes))
     return found
 

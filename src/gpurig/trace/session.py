@@ -93,6 +93,7 @@ class Session:
             if not self._native:
                 self._install_autocast(patches, library)
         self._install_optimizers(patches)
+        self._install_initializers(patches)
         self._install_backward(patches)
         hooks.append(optim_module.register_optimizer_step_pre_hook(self._before_step))
         hooks.append(optim_module.register_optimizer_step_post_hook(self._after_step))
@@ -123,6 +124,20 @@ class Session:
             patches.set(torch._C, "_group_tensors_by_device_and_dtype", grouped)
         patches.set_existing(optim.Optimizer, "_cuda_graph_capture_health_check", lambda self: None)
         patches.set_existing(optim.Optimizer, "_accelerator_graph_capture_health_check", lambda self: None)
+
+    def _install_initializers(self, patches: Patches) -> None:
+        truncated = getattr(torch.nn.init, "_no_grad_trunc_normal_", None)
+        if truncated is None:
+            return
+
+        def trunc_normal(tensor: torch.Tensor, mean: float, std: float, *rest: Any, **options: Any) -> torch.Tensor:
+            """PyTorch draws until every value lies within the bounds: what is drawn here is not known, it would not end."""
+            if not on_device(tensor):
+                return truncated(tensor, mean, std, *rest, **options)  # type: ignore[no-any-return]
+            with torch.no_grad():
+                return tensor.normal_(mean, std)
+
+        patches.set(torch.nn.init, "_no_grad_trunc_normal_", trunc_normal)
 
     def _install_backward(self, patches: Patches) -> None:
         def in_backward(run: Callable[..., Any]) -> Callable[..., Any]:

@@ -50,7 +50,7 @@ def _suits_cublas(matrix: torch.Tensor) -> bool:
 
 
 def _memory_format(operands: list[torch.Tensor]) -> torch.memory_format:
-    """CuDNN runs in channels-last if any operand of at least four dimensions is laid out so."""
+    """Layout of a convolution: cuDNN runs in channels-last if any operand of at least four dimensions is laid out so."""
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     for tensor in operands[-2:]:
         wanted = formats.get(tensor.dim())
