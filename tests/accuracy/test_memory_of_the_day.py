@@ -80,7 +80,7 @@ def test_bert_on_torch_1_4_keeps_two_more_scores_and_two_more_intermediates_a_la
         vocab_size=128, hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=inner
     )
 
-    def kept(autograd_of_1_4: bool) -> Counter[int]:
+    def kept(*, autograd_of_1_4: bool) -> Counter[int]:
         def inputs() -> dict[str, Any]:
             tokens = torch.zeros(batch, length, dtype=torch.long)
             ends = torch.zeros(batch, dtype=torch.long)
@@ -96,7 +96,7 @@ def test_bert_on_torch_1_4_keeps_two_more_scores_and_two_more_intermediates_a_la
         )
 
     scores, intermediates = 4 * batch * heads * length * length, 4 * batch * length * inner
-    new, old = kept(False), kept(True)
+    new, old = (kept(autograd_of_1_4=value) for value in (False, True))
     assert old[scores] - new[scores] == 2 * layers
     assert old[intermediates] - new[intermediates] == 2 * layers
 
