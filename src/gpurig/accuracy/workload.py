@@ -269,7 +269,11 @@ def _precision(run: MeasuredRun, base: Workload) -> Workload:
     if text == "tf32":
         return replace(base, tf32="on")
     if text == "fp16-amp":
-        if base.task in ("qa", "pretrain") and base.model.startswith("transformers:") and run.source.startswith(("NVIDIA", "lambdal")):
+        if (
+            base.task in ("qa", "pretrain")
+            and base.model.startswith("transformers:")
+            and run.source.startswith(("NVIDIA", "lambdal"))
+        ):
             return replace(base, precision="fp16-masters")  # apex O2 in the BERT scripts of this collection
         scaled = not run.source.endswith("pytorch-image-models")
         return replace(base, precision="fp16-amp", grad_scaler=scaled and not old_apex)
