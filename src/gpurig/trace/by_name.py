@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
+from dataclasses import dataclass
 from typing import Any, TYPE_CHECKING
 
 import torch
@@ -11,9 +13,12 @@ import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
+from gpurig.errors import NotTraceable, UnknownName
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_USUAL_TOKENS = 512
 _SAMPLES = 1_000_000  # of the made-up data set: enough for any batch
 _HALF = {"fp16-amp": torch.float16, "bf16-amp": torch.bfloat16}
 
@@ -34,56 +39,82 @@ class MadeUp(Dataset[Any]):
 def image_model(kind: str, name: str, shape: tuple[int, ...]) -> tuple[nn.Module, Callable[[], Any]]:
     """A torchvision or timm classifier and a maker of samples for it."""
     if kind == "torchvision":
-        import torchvision
+        from torchvision import models
 
-        model = torchvision.models.get_model(name, weights=None)
-        size = shape or (3, 299, 299) if name == "inception_v3" else shape or (3, 224, 224)
+        _check(kind, name, models.list_models(module=models))
+        model = models.get_model(name, weights=None)
+        size = shape or ((3, 299, 299) if name == "inception_v3" else (3, 224, 224))
     else:
         import timm
 
+        _check(kind, name, timm.list_models())
         model = timm.create_model(name, pretrained=False)
         size = shape or tuple(model.default_cfg["input_size"])
-    return model, lambda: (torch.zeros(size), 0)
+    return model, lambda: (torch.zeros(size, device="cpu"), 0)
 
 
-def text_model(
+def _check(kind: str, name: str, known: list[str]) -> None:
+    if name.partition(".")[0] not in known:
+        raise UnknownName(f"{kind} model", name, tuple(difflib.get_close_matches(name, known, 3)))
+
+
+def hub_model(
     config: dict[str, Any], shape: tuple[int, ...], *, checkpointing: bool
 ) -> tuple[nn.Module, Callable[[], Any]]:
-    """A transformers model with its language-modelling (or classification) head, and a maker of samples for it."""
+    """A transformers model with the head of its usual training task, and a maker of samples for it."""
     import transformers
 
     values = {k: v for k, v in config.items() if k not in ("architectures", "transformers_version", "model_type")}
     made = transformers.AutoConfig.for_model(config["model_type"], **values)
-    wanted = (config.get("architectures") or [""])[0]
-    model = _with_head(transformers, made, wanted)
-    if checkpointing:
-        model.gradient_checkpointing_enable()
-    if hasattr(made, "image_size") and not hasattr(made, "vocab_size"):
-        edge = shape[-1] if shape else made.image_size
-        return model, lambda: {"pixel_values": torch.zeros(3, edge, edge), "labels": 0}
-    length = shape[0] if shape else min(512, getattr(made, "max_position_embeddings", 512) or 512)
-    if getattr(made, "is_encoder_decoder", False):
-        return model, lambda: {name: torch.zeros(length, dtype=torch.long) for name in ("input_ids", "labels")}
-    return model, lambda: {name: torch.zeros(length, dtype=torch.long) for name in ("input_ids", "labels")}
+    made.use_cache = False
+    for task in TASKS:
+        auto = getattr(transformers, task.auto)
+        if type(made) in auto._model_mapping:
+            model = auto.from_config(made)
+            if checkpointing:
+                model.gradient_checkpointing_enable()
+            return model, task.samples(made, shape)
+    raise NotTraceable(
+        f"no usual training task is known for models of type {made.model_type!r}",
+        hint="plan your training script instead",
+    )
 
 
-def _with_head(transformers: Any, config: Any, wanted: str) -> nn.Module:
-    if wanted and hasattr(transformers, wanted) and "Model" not in wanted[-5:]:
-        return getattr(transformers, wanted)(config)  # type: ignore[no-any-return]
-    for name in (
-        "AutoModelForCausalLM",
-        "AutoModelForMaskedLM",
-        "AutoModelForSeq2SeqLM",
-        "AutoModelForImageClassification",
-    ):
-        auto = getattr(transformers, name)
-        if type(config) in auto._model_mapping:
-            encoder = (
-                name == "AutoModelForCausalLM" and type(config) in transformers.AutoModelForMaskedLM._model_mapping
-            )
-            if not encoder:
-                return auto.from_config(config)  # type: ignore[no-any-return]
-    raise SystemExit(f"no training head is known for model type {config.model_type}")
+def _tokens(config: Any, shape: tuple[int, ...]) -> Callable[[], Any]:
+    text = config.get_text_config()
+    limit = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None) or _USUAL_TOKENS
+    length = shape[0] if shape else min(limit, _USUAL_TOKENS)
+    return lambda: {name: torch.zeros(length, dtype=torch.long, device="cpu") for name in ("input_ids", "labels")}
+
+
+def _pixels(config: Any, shape: tuple[int, ...]) -> Callable[[], Any]:
+    edge = config.image_size if isinstance(config.image_size, int) else config.image_size[0]
+    size = shape or (getattr(config, "num_channels", 3), edge, edge)
+    return lambda: {"pixel_values": torch.zeros(size, device="cpu"), "labels": 0}
+
+
+def _speech(config: Any, shape: tuple[int, ...]) -> Callable[[], Any]:
+    size = shape or (config.num_mel_bins, 2 * config.max_source_positions)
+    labels = torch.zeros(128, dtype=torch.long, device="cpu")
+    return lambda: {"input_features": torch.zeros(size, device="cpu"), "labels": labels}
+
+
+@dataclass(frozen=True)
+class Task:
+    """A usual training task: transformers' class for it, and what its samples look like."""
+
+    auto: str
+    samples: Callable[[Any, tuple[int, ...]], Callable[[], Any]]
+
+
+# the first that a configuration has: an encoder is trained on masked tokens although it could be asked to generate
+TASKS = (
+    Task("AutoModelForSpeechSeq2Seq", _speech),
+    Task("AutoModelForSeq2SeqLM", _tokens),
+    Task("AutoModelForMaskedLM", _tokens),
+    Task("AutoModelForCausalLM", _tokens),
+    Task("AutoModelForImageClassification", _pixels),
+)
 
 
 def loss_of(model: nn.Module, batch: Any) -> torch.Tensor:
@@ -118,7 +149,7 @@ def main() -> None:
     # built where it will live: no host memory for weights of billions of parameters
     with torch.device("cuda"):
         if kind == "hf":
-            model, make = text_model(args.config, args.shape, checkpointing=args.checkpointing)
+            model, make = hub_model(args.config, args.shape, checkpointing=args.checkpointing)
         else:
             model, make = image_model(kind, name, args.shape)
     model = model.train()

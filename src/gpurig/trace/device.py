@@ -9,7 +9,10 @@ is a request for one on the planned device.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any, Protocol
 
 import torch
@@ -24,6 +27,7 @@ aten = torch.ops.aten
 DEVICE = torch.device("cuda", 0)
 _META = torch.device("meta")
 _CPU = torch.device("cpu")
+_INTERNAL = (str(Path(__file__).parent), str(Path(torch.__file__).parent))
 _PRIM_DEVICE = torch.ops.prim.device.default
 _COMPOSITE = "CompositeImplicitAutograd"
 
@@ -43,13 +47,14 @@ _INITIALIZERS = frozenset(
         aten.exponential_.default,
     )
 )  # fmt: skip
-_LARGE_ELEMENTS = 1 << 20
+LARGE_ELEMENTS = 1 << 20
+_PATIENCE = 1000  # "true" so many times at one place is a loop that waits for "false" (rejection sampling, say)
 
 
 def _is_weight(args: tuple[Any, ...]) -> bool:
     """Whether an in-place fill is of something as large as only weights are."""
     target = args[0]
-    return target.is_floating_point() and target.numel() >= _LARGE_ELEMENTS
+    return target.is_floating_point() and target.numel() >= LARGE_ELEMENTS
 
 
 def on_device(value: object) -> bool:
@@ -101,6 +106,8 @@ class PlannedDevice(TorchDispatchMode):
         self._memory = ShapeMemory(self.fake_mode, DEVICE)
         self.host_syncs = 0
         self.user_wants_meta = 0
+        self._asked = 0
+        self.invented: set[CodeType] = set()  # functions that have read values that were made up
         self.current = ""  # the operator on the planned device that ran last: named when something fails
         self._observe = observe
         self._note = note
@@ -220,11 +227,24 @@ class PlannedDevice(TorchDispatchMode):
             return self.fake(value)
         return value
 
+    def _invents(self) -> None:
+        """A value that only a GPU could tell goes to the host: remember to whom."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename.startswith(_INTERNAL):
+            frame = frame.f_back
+        if frame is not None:
+            self.invented.add(frame.f_code)
+
     # --- operators that cross the boundary or depend on data ----------------------------------------------------------
     def _item(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.host_syncs += 1
         self._observe(func, args, kwargs, None)
         known = self.values.get(args[0])
+        if known is None:
+            self._invents()
+        if known is None and args[0].dtype is torch.bool:
+            self._asked += 1
+            return self._asked % _PATIENCE != 0
         return (plausible(args[0]) if known is None else known).reshape(-1)[0].item()
 
     def _to_copy(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -240,6 +260,8 @@ class PlannedDevice(TorchDispatchMode):
         self.host_syncs += 1
         self._observe(func, args, kwargs, None)
         known = self.values.get(source)
+        if known is None:
+            self._invents()
         with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
             host = plausible(source) if known is None else known
             return host.to(kwargs.get("dtype") or host.dtype, copy=True)

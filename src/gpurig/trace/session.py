@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import optim
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn import init
 from torch.optim import optimizer as optim_module
 from torch.utils import _foreach_utils as foreach_utils
 
@@ -19,7 +20,7 @@ from gpurig.model.trace import Phase, StorageKind
 from gpurig.trace import facade, kernels
 from gpurig.trace.autocast import Autocast
 from gpurig.trace.card import CardFacts
-from gpurig.trace.device import DEVICE, PlannedDevice, on_device
+from gpurig.trace.device import DEVICE, LARGE_ELEMENTS, PlannedDevice, on_device
 from gpurig.trace.modules import ModuleMover, Normalize
 from gpurig.trace.patches import Patches
 from gpurig.trace.record import Recorder
@@ -92,8 +93,8 @@ class Session:
             kernels.install(library, self.sm)
             if not self._native:
                 self._install_autocast(patches, library)
-        self._install_optimizers(patches)
         self._install_initializers(patches)
+        self._install_optimizers(patches)
         self._install_backward(patches)
         hooks.append(optim_module.register_optimizer_step_pre_hook(self._before_step))
         hooks.append(optim_module.register_optimizer_step_post_hook(self._after_step))
@@ -108,6 +109,25 @@ class Session:
             clear()
 
         patches.set(torch, "clear_autocast_cache", clear_autocast_cache)
+
+    def _install_initializers(self, patches: Patches) -> None:
+        """Initialisers that loop until the values please them, or decompose large matrices on the host."""
+        trunc_normal = getattr(init, "_no_grad_trunc_normal_", None)
+        orthogonal = init.orthogonal_
+
+        def planned_trunc_normal(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+            if not on_device(tensor) and tensor.numel() < LARGE_ELEMENTS:
+                return trunc_normal(tensor, *args, **kwargs)  # type: ignore[misc]
+            with torch.no_grad():
+                return tensor.normal_()
+
+        def planned_orthogonal(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+            if not on_device(tensor) and tensor.numel() >= LARGE_ELEMENTS:
+                return tensor
+            return orthogonal(tensor, *args, **kwargs)
+
+        patches.set_existing(init, "_no_grad_trunc_normal_", planned_trunc_normal)
+        patches.set(init, "orthogonal_", planned_orthogonal)
 
     def _install_optimizers(self, patches: Patches) -> None:
         # foreach is chosen for the exact types Tensor and Parameter only; a planned parameter stands for one
@@ -124,20 +144,6 @@ class Session:
             patches.set(torch._C, "_group_tensors_by_device_and_dtype", grouped)
         patches.set_existing(optim.Optimizer, "_cuda_graph_capture_health_check", lambda self: None)
         patches.set_existing(optim.Optimizer, "_accelerator_graph_capture_health_check", lambda self: None)
-
-    def _install_initializers(self, patches: Patches) -> None:
-        truncated = getattr(torch.nn.init, "_no_grad_trunc_normal_", None)
-        if truncated is None:
-            return
-
-        def trunc_normal(tensor: torch.Tensor, mean: float, std: float, *rest: Any, **options: Any) -> torch.Tensor:
-            """PyTorch draws until every value lies within the bounds: what is drawn here is not known, it would not end."""
-            if not on_device(tensor):
-                return truncated(tensor, mean, std, *rest, **options)  # type: ignore[no-any-return]
-            with torch.no_grad():
-                return tensor.normal_(mean, std)
-
-        patches.set(torch.nn.init, "_no_grad_trunc_normal_", trunc_normal)
 
     def _install_backward(self, patches: Patches) -> None:
         def in_backward(run: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,8 +16,10 @@ MAX_INT_ELEMENTS = 1 << 21
 MAX_FLOAT_ELEMENTS = 64
 _ATTRIBUTE = "_gpurig_value"
 _CONSTANTS = frozenset(
-    "zeros ones full arange scalar_tensor eye zeros_like ones_like full_like new_zeros new_ones new_full linspace".split()
+    "zeros ones full arange scalar_tensor eye zeros_like ones_like full_like new_zeros new_ones new_full linspace "
+    "randint randperm".split()
 )
+_DRAWN = ("randint", "randperm")  # random integers that are as good as those a GPU would draw: labels, tokens, orders
 # what these say of data that we don't know: a healthy run has neither NaN nor infinity
 HEALTHY = {"isnan": False, "isinf": False, "isposinf": False, "isneginf": False, "isfinite": True}
 _NOT_FINITE = (float("inf"), float("-inf"))
@@ -103,7 +105,8 @@ class KnownValues:
         if not is_small:
             self._uniform(func, name, args, kwargs, outs)
             return
-        if not (known and known_kwargs) or torch.Tag.nondeterministic_seeded in func.tags or name.startswith("empty"):
+        random = torch.Tag.nondeterministic_seeded in func.tags and name not in _DRAWN
+        if not (known and known_kwargs) or random or name.startswith("empty"):
             return
         if not _has_tensor(args) and name not in _CONSTANTS:
             return

@@ -26,7 +26,7 @@ _HIDDEN = (_OURS, "<frozen", "/runpy.py", "/torch/overrides.py", "/torch/_ops.py
 _FRAMES = 6
 _FAKE_ERRORS = re.compile(
     r"DynamicOutputShape|DataDependentOutput|UnsupportedOperator|UnsupportedFakeTensor|FakeTensor|[Mm]eta tensor"
-    r"|'Meta' backend|meta device|device meta|data pointer of Tensor|no storage|has no data"
+    r"|'Meta' backend|meta device|device \"?meta|data pointer of Tensor|no storage|has no data"
 )
 _CUDA_ERRORS = re.compile(
     r"not compiled with CUDA|not linked with support for cuda|No CUDA GPUs|NVIDIA driver|CUDA_HOME|nvcc|ATen_cuda"
@@ -83,6 +83,8 @@ class Failure:
             return self._not_followed(error, "it needs a real GPU or CUDA compiler here")
         if _FAKE_ERRORS.search(text) or self._inside_ours(error):
             return self._not_followed(error, "an operation could not be followed without data")
+        if self._judged_invented_values(error):
+            return self._not_followed(error, "a check of values that only a GPU could tell failed")
         return self._own_fault(error)
 
     def on_host(self, error: BaseException | None = None) -> ChildReport:
@@ -162,6 +164,13 @@ class Failure:
             return True
         line = next(iter(self._where(error)), "")
         return isinstance(error, TypeError) and _LAUNCHER.search(line) is not None
+
+    def _judged_invented_values(self, error: BaseException) -> bool:
+        """Whether the function that raised has read values that were made up."""
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        return trace is not None and trace.tb_frame.f_code in self._session.device.invented
 
     def _inside_ours(self, error: BaseException) -> bool:
         frames = traceback.extract_tb(error.__traceback__)
