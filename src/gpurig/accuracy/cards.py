@@ -16,11 +16,12 @@ _CARD_OF_SOURCE = {"itu-rad/GPUMemNet": "A100-SXM4-40GB"}  # largest value 40,36
 
 def card_of(run: MeasuredRun) -> Gpu | None:
     """The card of a run; of several that a name may mean, the SXM form and the larger memory. None: not known."""
-    return _card(run.gpu or _CARD_OF_SOURCE.get(run.source, ""))
+    return card_named(run.gpu or _CARD_OF_SOURCE.get(run.source, ""))
 
 
 @cache
-def _card(name: str) -> Gpu | None:
+def card_named(name: str) -> Gpu | None:
+    """The card that a name means; None for a blank or unknown name."""
     if not name:
         return None
     try:

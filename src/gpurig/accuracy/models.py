@@ -141,6 +141,7 @@ def _configuration(name: str) -> dict[str, object]:
 _HEADS = {
     "qa": "{}ForQuestionAnswering",
     "pretrain": "{}ForPreTraining",
+    "pretrain-masked": "{}ForPreTraining",
     "masked-lm": "{}ForMaskedLM",
     "causal-lm": "{}ForCausalLM",
     "text-classify": "{}ForSequenceClassification",

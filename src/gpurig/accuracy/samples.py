@@ -67,6 +67,7 @@ def sample_of(run: MeasuredRun, workload: Workload, trace: StepTrace, gpu: Gpu) 
         host_counts=_host_counts(table.ops, phases),
         step_time_s=measured,
         group=group_of(run),
+        era=era_of(seen.torch_version),
     )
 
 

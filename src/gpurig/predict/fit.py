@@ -17,7 +17,8 @@ from gpurig.model.gpu import Gpu
 from gpurig.predict.coefficients import HOST_CLASSES, Coefficients, card_features
 from gpurig.predict.features import PIPES, OpFeatures, Terms
 from gpurig.predict.priors import GPU_HOST_SD, GPU_RATE_SD, HOST_PRIOR_S, KERNEL_PRIOR_S, prior_of, rate_prior_of
-from gpurig.predict.roofline import HOST_NORM, OVERLAP_NORM
+from gpurig.predict.queue import HOST_NORM
+from gpurig.predict.roofline import OVERLAP_NORM
 from gpurig.predict.tiles import Floats
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Sample:
     host_counts: Mapping[str, float]  # `HOST_CLASSES` -> operators issued
     step_time_s: float
     group: str  # samples of a group share its weight
-    extra_s: float = 0.0  # time that no coefficient explains
+    era: str = "now"
 
 
 class Problem:
@@ -73,9 +74,9 @@ class Problem:
             self._residuals,
             self.start if start is None else start,
             jac=self._jacobian,
-            max_nfev=60,
-            xtol=1e-6,
-            ftol=1e-7,
+            max_nfev=60 if start is None else 12,
+            xtol=1e-5,
+            ftol=1e-5,
             args=(weights,),
         )
         found: Floats = solution.x
@@ -97,7 +98,7 @@ class Problem:
         }
         prior = {f"prior:{pipe}:{name}" for g in self.gpus.values() for pipe in PIPES for name, _ in card_features(g)}
         hosts = {f"gpuhost:{gpu_id}" for gpu_id in self.gpus}
-        return [*sorted(terms), *sorted(rates), *sorted(prior), *sorted(hosts), *(f"host:{h}" for h in HOST_CLASSES), "kernel"]
+        return [*sorted(terms), *sorted(rates), *sorted(prior), *sorted(hosts), *(f"host:{h}" for h in HOST_CLASSES), "hostold", "kernel"]
 
     def _prior(self, name: str) -> tuple[float, float]:
         kind, _, rest = name.partition(":")
@@ -111,6 +112,8 @@ class Problem:
             return math.log(HOST_PRIOR_S[rest]), 0.3
         if name == "kernel":
             return math.log(KERNEL_PRIOR_S), 0.3
+        if name == "hostold":
+            return 0.3, 0.4
         return prior_of(name)
 
     def _make_rate_rows(self) -> sparse.csr_matrix:
@@ -145,7 +148,7 @@ class Problem:
         self.host_counts = np.array([[s.host_counts.get(h, 0.0) for h in HOST_CLASSES] for s in self.samples])
         self.host_index = [self.index[f"host:{h}"] for h in HOST_CLASSES]
         self.gpu_host_index = np.array([self.index[f"gpuhost:{s.gpu.gpu_id}"] for s in self.samples])
-        self.fixed = np.array([s.extra_s for s in self.samples])
+        self.old = np.array([float(s.era == "old") for s in self.samples])
 
     def _design(self, operators: list[tuple[Gpu, tuple[Terms, ...]]]) -> sparse.csr_matrix:
         from scipy import sparse
@@ -172,9 +175,13 @@ class Problem:
         both = (compute**OVERLAP_NORM + memory**OVERLAP_NORM) ** (1 / OVERLAP_NORM)
         gaps = self.kernels * math.exp(x[self.index["kernel"]])
         device = self.sums @ (both + extra + gaps)
-        host = (self.host_counts @ np.exp(x[self.host_index])) * np.exp(x[self.gpu_host_index])
-        total = (device**HOST_NORM + host**HOST_NORM) ** (1 / HOST_NORM) + self.fixed
+        host = (self.host_counts @ np.exp(x[self.host_index])) * self._host_factor(x)
+        total = (device**HOST_NORM + host**HOST_NORM) ** (1 / HOST_NORM)
         return compute, memory, extra, both, gaps, device, host, total
+
+    def _host_factor(self, x: Floats) -> Floats:
+        factor: Floats = np.exp(x[self.gpu_host_index] + self.old * x[self.index["hostold"]])
+        return factor
 
     def predictions(self, x: Floats) -> Floats:
         return self._forward(x)[-1]
@@ -203,13 +210,13 @@ class Problem:
             - self.sums @ sparse.diags(extra) @ self.a_extra
         ).toarray()
         d_device[:, self.index["kernel"]] += self.sums @ gaps
-        inner = np.maximum(total - self.fixed, 1e-12)
-        jacobian = d_device * ((device / inner) ** (HOST_NORM - 1))[:, None]
-        host_share = (host / inner) ** (HOST_NORM - 1)
-        factor = np.exp(x[self.gpu_host_index]) * host_share
+        jacobian = d_device * ((device / total) ** (HOST_NORM - 1))[:, None]
+        host_share = (host / total) ** (HOST_NORM - 1)
+        factor = self._host_factor(x) * host_share
         for column, name_index in enumerate(self.host_index):
             jacobian[:, name_index] += self.host_counts[:, column] * math.exp(x[name_index]) * factor
         jacobian[np.arange(len(total)), self.gpu_host_index] += host * host_share
+        jacobian[:, self.index["hostold"]] += host * host_share * self.old
         errors = np.log(total) - self._targets
         scaled = errors / ROBUST_SCALE
         root = np.sqrt(1 + scaled**2)
@@ -233,10 +240,11 @@ class Problem:
             rates.setdefault(gpu_id, {})[pipe] = value
         structural = ("rate:", "prior:", "gpuhost:", "host:")
         return Coefficients(
-            terms={n: v for n, v in values.items() if not n.startswith(structural) and n != "kernel"},
+            terms={n: v for n, v in values.items() if not n.startswith(structural) and n not in ("kernel", "hostold")},
             pipe_prior=under("prior:"),
             gpu_rates=rates,
             gpu_host=under("gpuhost:"),
             host_s={name: math.exp(v) for name, v in under("host:").items()},
             kernel_s=math.exp(values["kernel"]),
+            host_old=values["hostold"],
         )

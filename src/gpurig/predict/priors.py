@@ -19,8 +19,8 @@ _BASES: dict[str, tuple[float, float]] = {
     "gemm:tf32": (0.75, 0.2),
     "gemm:half": (0.75, 0.2),
     "conv:simt": (0.85, 0.15),
-    "conv:tf32": (0.55, 0.3),
-    "conv:half": (0.50, 0.3),
+    "conv:tf32": (0.7, 0.25),
+    "conv:half": (0.55, 0.25),
     "grouped:simt": (0.4, 0.5),
     "grouped:tf32": (0.3, 0.5),
     "grouped:half": (0.3, 0.5),
@@ -90,7 +90,7 @@ _RATES: dict[str, tuple[float, float]] = {
     "memory:hbm": (0.14, 0.08),
     "simt:power": (0.6, 0.2),
     "tf32:power": (0.5, 0.25),
-    "half:power": (0.5, 0.25),
+    "half:power": (0.8, 0.25),
     "memory:power": (0.0, 0.1),
 }
 

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from gpurig.predict.tiles import Floats
 
 
+HOST_NORM = 8.0
+
+
 @dataclass(frozen=True, slots=True)
 class Walk:
     """Wall time of steps in a steady loop, and what host and device would need alone."""
@@ -36,8 +39,7 @@ def walk(host_s: Floats, device_s: Floats, syncs: NDArray[np.bool_], *, waits_at
     if not len(host_s):
         return Walk(0.0, 0.0, 0.0)
     if not (waits_at_end or bool(syncs.any())):
-        # the host never waits, so its lead grows until the slower of both sets the pace
-        return Walk(max(host_total, device_total), host_total, device_total)
+        return Walk(_either(host_total, device_total), host_total, device_total)
     bounds = [0, *(np.flatnonzero(syncs) + 1), len(host_s)]
     host_now = device_now = 0.0
     ends = []
@@ -50,7 +52,15 @@ def walk(host_s: Floats, device_s: Floats, syncs: NDArray[np.bool_], *, waits_at
             if waits:
                 host_now = device_now = max(host_now, device_now)
         ends.append(max(host_now, device_now) if waits_at_end else host_now)
-    return Walk(ends[1] - ends[0], host_total, device_total)
+    return Walk(max(ends[1] - ends[0], _either(host_total, device_total)), host_total, device_total)
+
+
+def _either(host_s: float, device_s: float) -> float:
+    """Pace of a loop in which the host never waits: its lead grows until the slower of both sets the pace.
+
+    Where both are alike, stretches in which one is slower do not average out: (host^8 + device^8)^(1/8).
+    """
+    return (host_s**HOST_NORM + device_s**HOST_NORM) ** (1 / HOST_NORM)  # type: ignore[no-any-return]
 
 
 def _segment(host_s: Floats, device_s: Floats, host_now: float, device_now: float) -> tuple[float, float]:

@@ -15,7 +15,6 @@ from gpurig.predict.priors import prior_of
 from gpurig.predict.tiles import Floats
 
 OVERLAP_NORM = 6.0  # arithmetic and traffic overlap nearly fully: (a^6 + b^6)^(1/6)
-HOST_NORM = 8.0  # in the fit, step time ≈ (device^8 + host^8)^(1/8); the predictor walks the queue
 
 
 @dataclass(frozen=True, slots=True)
