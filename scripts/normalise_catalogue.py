@@ -15,9 +15,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpurig.catalog.files import DATA_DIR, read_table
-from gpurig.catalog.gpus import GPU_COLUMNS, LAYOUT_COLUMNS, MIG_COLUMNS, _gpu, _usable_memory
+from gpurig.catalog.gpus import GPU_COLUMNS, _gpu, _usable_memory
+from gpurig.catalog.mig import LAYOUT_COLUMNS, MIG_COLUMNS
 from gpurig.catalog.names import part_of_label
-from gpurig.catalog.offers import LINK_COLUMNS, OFFER_COLUMNS, SOURCE_COLUMNS, SPEC_COLUMNS, SPOT_COLUMNS
+from gpurig.catalog.offers import (
+    LINK_COLUMNS,
+    OFFER_COLUMNS,
+    PACKAGED_COLUMNS,
+    SOURCE_COLUMNS,
+    SPEC_COLUMNS,
+    SPOT_COLUMNS,
+    Places,
+    offer_of_row,
+)
+from gpurig.catalog.quality import screen
 from gpurig.errors import UnknownName
 
 if TYPE_CHECKING:
@@ -25,6 +36,7 @@ if TYPE_CHECKING:
 
 COMPILED_ON = "2026-12-01"  # day on which the raw folder was gathered
 CORRECTION_COLUMNS = ("table", "row", "field", "was", "is", "why")
+NO_NOTES = ("M40", "RTX5000")  # their raw notes are remarks on the raw folder, not on the part
 NO_REGION = ("", "all(list price)")
 
 Row = dict[str, str]
@@ -51,14 +63,17 @@ def main() -> int:
     gpu_rows = normal_gpus(_read(arguments.raw / "gpus.csv"))
     gpus = _gpus([[row[name] for name in GPU_COLUMNS] for row in gpu_rows])
     offers, sources = normal_offers(_read(arguments.raw / "offers.csv"), gpus, report)
+    specs = _read(arguments.raw / "china_instances.csv")
+    links = normal_links(_read(arguments.raw / "interconnect.csv"), offers, report)
+    links += network_links(specs, links, offers, report)
     tables: dict[str, tuple[tuple[str, ...], list[Row]]] = {
         "gpus.csv": (GPU_COLUMNS, gpu_rows),
         "mig_profiles.csv": (MIG_COLUMNS, normal_mig(_read(arguments.raw / "mig_profiles.csv"), report)),
         "mig_layouts.csv": (LAYOUT_COLUMNS, normal_layouts(_read(arguments.raw / "mig_valid_combinations.csv"))),
-        "interconnect.csv": (LINK_COLUMNS, normal_links(_read(arguments.raw / "interconnect.csv"), offers, report)),
+        "interconnect.csv": (LINK_COLUMNS, links),
         "spot_aws.csv": (SPOT_COLUMNS, normal_spot(_read(arguments.raw / "aws_spot_advisor.csv"))),
-        "instances_china.csv": (SPEC_COLUMNS, normal_specs(_read(arguments.raw / "china_instances.csv"))),
-        "offers.csv": (OFFER_COLUMNS, offers),
+        "instances_china.csv": (SPEC_COLUMNS, normal_specs(specs)),
+        "offers.csv": (PACKAGED_COLUMNS, judged(offers)),
         "sources.csv": (SOURCE_COLUMNS, sources),
     }
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -86,6 +101,8 @@ def normal_gpus(raw: list[Row]) -> list[Row]:
             row["compute_capability"], row["isa"] = "", capability
         elif capability:
             row["isa"] = "sm_" + capability.replace(".", "")
+        if row["gpu_id"] in NO_NOTES:
+            row["notes"] = ""
         row["compiled_on"], row["rentable"] = COMPILED_ON, "1"
         rows.append(row)
     return rows
@@ -125,6 +142,13 @@ def normal_offers(raw: list[Row], gpus: dict[str, Gpu], report: Report) -> tuple
         rows.append(row)
     sources = [{"key": key, "source": text, **_licence(text)} for text, key in keys.items()]
     return rows, sources
+
+
+def judged(rows: list[Row]) -> list[Row]:
+    """The offers with the verdict of the quality rules."""
+    places = Places({}, {}, {})  # what is joined does not matter to the rules
+    offers = screen(offer_of_row([row[name] for name in OFFER_COLUMNS], "", places) for row in rows)
+    return [{**row, "suspect": offer.suspect or ""} for row, offer in zip(rows, offers, strict=True)]
 
 
 def normal_mig(raw: list[Row], report: Report) -> list[Row]:
@@ -173,6 +197,32 @@ def normal_links(raw: list[Row], offers: list[Row], report: Report) -> list[Row]
             continue
         rows.extend(_expanded(row, offers, report))
     return rows
+
+
+def network_links(specs: list[Row], links: list[Row], offers: list[Row], report: Report) -> list[Row]:
+    """Network of offered types that only the published specifications state; how their GPUs are linked stays unknown."""
+    known = {(row["provider"], row["instance_type"]) for row in links}
+    offered = {(row["provider"], row["instance_type"]) for row in offers}
+    rows: dict[tuple[str, str], Row] = {}
+    for spec in specs:
+        key = (spec["provider"], spec["instance_type"])
+        if spec["network_gbps"] and key in offered - known and key not in rows:
+            rows[key] = {
+                "provider": key[0],
+                "instance_type": key[1],
+                "gpu_id": "",
+                "intra_node_link": "",
+                "nvlink_gb_per_s": "",
+                "network_gbps": spec["network_gbps"],
+                "rdma": "",
+                "source": spec["source"],
+                "evidence": "network as published in the specification; GPU link not stated",
+                "compiled_on": COMPILED_ON,
+            }
+    report.changed(
+        "interconnect", "-", "network_gbps", "", f"{len(rows)} types", "added from the published specifications"
+    )
+    return [rows[key] for key in sorted(rows)]
 
 
 def normal_spot(raw: list[Row]) -> list[Row]:

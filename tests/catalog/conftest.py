@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
 
 from gpurig.catalog.gpus import load_gpus
 from gpurig.model.offer import Currency, Offer
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpurig.model.gpu import Gpu
+
+
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture(autouse=True)

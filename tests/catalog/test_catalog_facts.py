@@ -15,7 +15,8 @@ import pytest
 
 from gpurig.catalog import gpus as gpu_tables
 from gpurig.catalog.files import DATA_DIR, read_table
-from gpurig.catalog.gpus import load_gpus, load_mig_layouts, load_mig_profiles, mig_profiles_of, parts_of_family
+from gpurig.catalog.gpus import load_gpus, parts_of_family
+from gpurig.catalog.mig import load_mig_layouts, load_mig_profiles, mig_profiles_of
 from gpurig.catalog.offers import load_instance_specs, load_offers, load_places, packaged_offers
 from gpurig.model.gpu import DTYPES
 
@@ -221,6 +222,8 @@ def test_links_name_types_and_parts_that_are_offered(gpus: dict[str, Gpu]) -> No
 
 def test_links_and_spot_statistics_are_joined() -> None:
     offers = {(offer.instance_type, offer.region): offer for offer in packaged_offers() if offer.provider == "aws"}
+    alibaba = {offer.instance_type: offer for offer in packaged_offers() if offer.provider == "alibaba"}
+    assert sum(offer.network_gbps is not None for offer in alibaba.values()) > 40
     p4d = offers["p4d.24xlarge", "us-east-1"]
     assert (p4d.intra_node_link, p4d.nvlink_gb_per_s, p4d.network_gbps, p4d.rdma) == ("NVSwitch", 600, 400, "EFA x4")
     g4dn = offers["g4dn.xlarge", "us-east-1"]
@@ -244,7 +247,7 @@ def test_the_packaged_tables_are_made_from_the_raw_ones(raw_data: Path, tmp_path
         [sys.executable, str(script), str(raw_data / "catalog"), "--out", str(tmp_path)],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert "70 rows" in done.stderr
+    assert "71 rows" in done.stderr
     made = sorted(path.name for path in tmp_path.iterdir())
     assert len(made) == 9
     for name in made:

@@ -11,17 +11,8 @@ from hypothesis import strategies as st
 
 from gpurig.catalog.gpus import load_gpus
 from gpurig.catalog.offers import load_offers
-from gpurig.catalog.own_prices import read_own_prices
-from gpurig.catalog.prices import (
-    Discount,
-    OwnPrices,
-    age_text,
-    apply_own_prices,
-    default_rates,
-    parse_rate,
-    price_day_text,
-    short_age,
-)
+from gpurig.catalog.own_prices import Discount, OwnPrices, apply_own_prices, read_own_prices
+from gpurig.catalog.prices import age_text, default_rates, parse_rate, price_day_text, short_age
 from gpurig.catalog.search import find_offers
 from gpurig.errors import BadFile, InputError
 from gpurig.model.offer import Currency

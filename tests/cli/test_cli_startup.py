@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from gpurig.cli.main import COMMANDS
+from gpurig.cli.commands import COMMANDS
 
 HEAVY = {
     "torch", "torchvision", "numpy", "scipy", "pandas", "pyarrow", "rich", "msgspec", "textual", "starlette", "jinja2",

@@ -86,7 +86,6 @@ def _masters(model: torch.nn.Module) -> list[torch.nn.Parameter]:
 
 def _add_lora(model: torch.nn.Module, workload: Workload) -> None:
     """Freeze the model and put a low-rank branch beside each target projection."""
-    import torch
     from torch import nn
 
     class LoraLinear(nn.Module):

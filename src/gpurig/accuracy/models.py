@@ -125,7 +125,7 @@ def _transformers(name: str, workload: Workload) -> nn.Module:
 def _configuration(name: str) -> dict[str, object]:
     """The entry of a name; an entry may be `like` another with a few differences."""
     table = _configurations()
-    plain = name.split("(")[0].rstrip()
+    plain = name.split("(", maxsplit=1)[0].rstrip()
     for candidate in (name, plain, plain.split("/")[-1]):
         if candidate in table:
             entry = dict(table[candidate])

@@ -7,7 +7,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from gpurig.catalog.files import DATA_DIR, optional_date, optional_float, read_table, user_data_dir
-from gpurig.catalog.quality import screen
+from gpurig.catalog.quality import screen, unjudged
+from gpurig.errors import BadFile
 from gpurig.model.offer import Currency, InstanceSpec, Interconnect, Offer, SpotBand
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ OFFER_COLUMNS = (
     "provider", "instance_type", "region", "gpu_id", "gpu_family", "gpu_count", "gpu_memory_gb_each", "vgpu", "vcpus",
     "memory_gb", "price_per_h", "spot_price_per_h", "currency", "price_basis", "source", "snapshot_date",
 )  # fmt: skip
+PACKAGED_COLUMNS = (*OFFER_COLUMNS, "suspect")  # the verdict of `quality.screen` over all packaged offers
 SOURCE_COLUMNS = ("key", "source", "licence", "attribution")
 LINK_COLUMNS = (
     "provider", "instance_type", "gpu_id", "intra_node_link", "nvlink_gb_per_s", "network_gbps", "rdma", "source",
@@ -69,18 +71,21 @@ def forget_offers() -> None:
 @cache
 def _load_offers(data_dir: Path) -> tuple[Offer, ...]:
     refreshed = _refreshed_offers(data_dir / "offers")
+    if not refreshed:
+        return packaged_offers()
     replaced = {offer.provider for offer in refreshed}
     packaged = [offer for offer in packaged_offers() if offer.provider not in replaced]
-    return screen((*packaged, *refreshed))
+    # The medians have changed, so every offer is judged again.
+    return screen(unjudged((*packaged, *refreshed)))
 
 
 @cache
 def packaged_offers() -> tuple[Offer, ...]:
-    """The offers that come with the package, joined, not yet screened."""
+    """The offers that come with the package, joined and judged."""
     sources = {row[0]: row[1] for row in read_table(DATA_DIR / "sources.csv", SOURCE_COLUMNS)}
     places = load_places()
-    rows = read_table(DATA_DIR / "offers.csv", OFFER_COLUMNS)
-    return tuple(offer_of_row(row, sources[row[14]], places) for row in rows)
+    rows = read_table(DATA_DIR / "offers.csv", PACKAGED_COLUMNS)
+    return tuple(offer_of_row(row, sources[row[14]], places, suspect=row[16] or None) for row in rows)
 
 
 @cache
@@ -91,7 +96,7 @@ def load_places() -> Places:
             provider=row[0],
             instance_type=row[1],
             gpu_id=row[2] or None,
-            intra_node_link=row[3],
+            intra_node_link=row[3] or None,
             nvlink_gb_per_s=optional_float(row[4]),
             network_gbps=optional_float(row[5]),
             rdma=row[6] or None,
@@ -168,16 +173,27 @@ def _refreshed_offers(folder: Path) -> tuple[Offer, ...]:
     """Offers of every refreshed list of the user; none where there are no lists."""
     if not folder.is_dir():
         return ()
-    paths = sorted(folder.glob("*.csv"))
-    if not paths:
-        return ()
-    from gpurig.catalog.refresh import read_stored
-
     places = load_places()
-    return tuple(offer for path in paths for offer in read_stored(path, places))
+    return tuple(offer for path in sorted(folder.glob("*.csv")) for offer in _read_stored(path, places))
 
 
-def offer_of_row(row: Sequence[str], source: str, places: Places) -> Offer:
+def _read_stored(path: Path, places: Places) -> tuple[Offer, ...]:
+    """Offers of a stored list.
+
+    Raises:
+        BadFile: the file was changed or damaged since it was stored.
+    """
+    try:
+        return tuple(offer_of_row(row, row[14], places) for row in read_table(path, OFFER_COLUMNS))
+    except (OSError, ValueError, LookupError) as error:
+        raise BadFile(
+            f"the refreshed price list {path} is damaged",
+            details=(str(error),),
+            hint="delete it to use the packaged prices, or run gpurig offers refresh",
+        ) from error
+
+
+def offer_of_row(row: Sequence[str], source: str, places: Places, *, suspect: str | None = None) -> Offer:
     """One checked row of OFFER_COLUMNS as an offer, joined; `source` stands for the row's source key."""
     provider, instance_type, region = row[0], row[1], row[2] or None
     link = places.links.get((provider, instance_type))
@@ -204,13 +220,14 @@ def offer_of_row(row: Sequence[str], source: str, places: Places) -> Offer:
         country=country,
         continent=continent,
         # One GPU has no other to be linked to, whatever the table says of the family.
-        intra_node_link=link.intra_node_link if link else ("none" if gpu_count <= 1 else None),
+        intra_node_link="none" if gpu_count <= 1 else (link.intra_node_link if link else None),
         nvlink_gb_per_s=link.nvlink_gb_per_s if link else None,
         network_gbps=link.network_gbps if link else None,
         rdma=link.rdma if link else None,
         spot_interruption=stats.interruption if stats else None,
         spot_saving_pct=stats.saving_pct if stats else None,
         spot_stats_date=stats.snapshot_date if stats else None,
+        suspect=suspect,
     )
 
 

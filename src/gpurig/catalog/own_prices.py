@@ -26,11 +26,13 @@ currency = "USD"
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from datetime import date
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, TypeVar
 
 from gpurig.catalog.names import part_of_label
-from gpurig.catalog.prices import GIVEN, Discount, Override, OwnPrices, Rate
+from gpurig.catalog.prices import GIVEN, Rate
 from gpurig.errors import BadFile, UnknownName
 from gpurig.model.offer import Currency, Offer
 
@@ -50,6 +52,56 @@ _KEYS = {
         "price_per_h", "spot_price_per_h", "currency", "date", "network_gbps", "nvlink_gb_per_s",
     ),
 }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discount:
+    """A percentage off a provider's prices. Globs match without regard to case."""
+
+    provider: str
+    instance_type: str = "*"
+    region: str = "*"
+    percent: float
+    on_demand: bool = True
+    spot: bool = True
+
+    def matches(self, offer: Offer) -> bool:
+        """Whether the discount applies to an offer."""
+        return (
+            offer.provider == self.provider
+            and fnmatchcase(offer.instance_type.lower(), self.instance_type.lower())
+            and fnmatchcase((offer.region or "").lower(), self.region.lower())
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Override:
+    """The price that the user really pays for one instance type, in one region or all."""
+
+    provider: str
+    instance_type: str
+    region: str | None  # None: in every region
+    price_per_h: float
+    spot_price_per_h: float | None
+    currency: Currency
+    as_of: date | None
+
+    def matches(self, offer: Offer) -> bool:
+        """Whether the price is that of an offer."""
+        return (offer.provider, offer.instance_type) == (self.provider, self.instance_type) and (
+            self.region is None or offer.region == self.region
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPrices:
+    """A user's price file: what is paid in truth, beside what the public lists say."""
+
+    path: str
+    rates: tuple[Rate, ...] = ()
+    discounts: tuple[Discount, ...] = ()
+    overrides: tuple[Override, ...] = ()
+    offers: tuple[Offer, ...] = ()
 
 
 def read_own_prices(path: Path, offers: Sequence[Offer], gpus: Mapping[str, Gpu]) -> OwnPrices:
@@ -74,6 +126,50 @@ def read_own_prices(path: Path, offers: Sequence[Offer], gpus: Mapping[str, Gpu]
             hint="see docs/guides/catalogue.md for the keys of a price file",
         )
     return own
+
+
+def apply_own_prices(offers: Sequence[Offer], own: OwnPrices) -> tuple[Offer, ...]:
+    """Offers with overrides first, then discounts, then the user's own offers added.
+
+    An override replaces the listed price and clears `suspect`: the user vouches for it. Discounts of several entries
+    multiply. Each changed offer says so in `discount`.
+    """
+    changed = tuple(_discounted(_overridden(offer, own), own) for offer in offers)
+    return (*changed, *own.offers)
+
+
+def _overridden(offer: Offer, own: OwnPrices) -> Offer:
+    for override in own.overrides:
+        if override.matches(offer):
+            same_currency = offer.currency == override.currency
+            listed_spot = offer.spot_price_per_h if same_currency else None
+            return replace(
+                offer,
+                price_per_h=override.price_per_h,
+                spot_price_per_h=listed_spot if override.spot_price_per_h is None else override.spot_price_per_h,
+                currency=override.currency,
+                snapshot_date=override.as_of,
+                source=f"own prices: {own.path}",
+                discount="own price",
+                own=True,
+                suspect=None,
+            )
+    return offer
+
+
+def _discounted(offer: Offer, own: OwnPrices) -> Offer:
+    for discount in own.discounts:
+        if discount.matches(offer):
+            factor = 1 - discount.percent / 100
+            spot = offer.spot_price_per_h
+            notes = (offer.discount, f"-{discount.percent:g} %")
+            offer = replace(
+                offer,
+                price_per_h=offer.price_per_h * (factor if discount.on_demand else 1),
+                spot_price_per_h=None if spot is None else spot * (factor if discount.spot else 1),
+                discount=", ".join(note for note in notes if note),
+            )
+    return offer
 
 
 class _Entry:

@@ -64,6 +64,11 @@ def screen(offers: Iterable[Offer]) -> tuple[Offer, ...]:
     return tuple(offer if (why := reason(offer)) is None else replace(offer, suspect=why) for offer in rows)
 
 
+def unjudged(offers: Iterable[Offer]) -> tuple[Offer, ...]:
+    """The same offers without any verdict."""
+    return tuple(offer if offer.suspect is None else replace(offer, suspect=None) for offer in offers)
+
+
 def believed(offers: Sequence[Offer]) -> tuple[Offer, ...]:
     """The offers without a reason against them."""
     return tuple(offer for offer in offers if offer.suspect is None)

@@ -140,6 +140,7 @@ class _JudgedParts:
     def __init__(self, gpus: Mapping[str, Gpu], wanted: GpuFilter) -> None:
         self._reason = {gpu_id: gpu_rejection(gpu, wanted) for gpu_id, gpu in gpus.items()}
         self._wanted = wanted
+        self._anything = wanted.is_empty
         self._families: dict[str, list[str]] = {}
         for gpu in gpus.values():
             if gpu.rentable:
@@ -150,7 +151,7 @@ class _JudgedParts:
 
     def rejection(self, offer: Offer) -> str | None:
         """The first reason why the offer's GPU does not pass."""
-        if self._wanted.is_empty:
+        if self._anything:
             return None
         if offer.vgpu and (why := _memory_rejection(offer.gpu_memory_gb_each, self._wanted)):
             return why

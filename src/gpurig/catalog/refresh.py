@@ -15,17 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpurig.catalog.files import read_table, user_data_dir
+from gpurig.catalog.files import user_data_dir
 from gpurig.catalog.gpus import load_gpus
-from gpurig.catalog.offers import (
-    OFFER_COLUMNS,
-    Places,
-    forget_offers,
-    instance_parts,
-    load_offers,
-    offer_of_row,
-    packaged_offers,
-)
+from gpurig.catalog.offers import OFFER_COLUMNS, forget_offers, instance_parts, load_offers, packaged_offers
 from gpurig.catalog.pricelist import PriceList, PriceRow, parse_price_list
 from gpurig.errors import BadFile, DownloadFailed
 
@@ -185,22 +177,6 @@ def store(rows: Iterable[PriceRow], folder: Path, provider: str) -> Path:
             hint="set GPURIG_HOME to a folder that you may write to",
         ) from error
     return path
-
-
-def read_stored(path: Path, places: Places) -> tuple[Offer, ...]:
-    """Offers of a stored list.
-
-    Raises:
-        BadFile: the file was changed or damaged since it was stored.
-    """
-    try:
-        return tuple(offer_of_row(row, row[14], places) for row in read_table(path, OFFER_COLUMNS))
-    except (OSError, ValueError, LookupError) as error:
-        raise BadFile(
-            f"the refreshed price list {path} is damaged",
-            details=(str(error),),
-            hint="delete it to use the packaged prices, or run gpurig offers refresh",
-        ) from error
 
 
 def _known_offers(data_dir: Path | None) -> tuple[Offer, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from gpurig.catalog.gpus import load_gpus
 from gpurig.catalog.names import resolve
 from gpurig.catalog.offers import load_offers, provider_names
-from gpurig.catalog.prices import Rates, apply_own_prices, default_rates
+from gpurig.catalog.prices import Rates, default_rates
 from gpurig.catalog.query import GpuFilter, OfferFilter, Selection, select_gpus, select_offers, sort_offers
 from gpurig.errors import UnknownName
 
@@ -87,7 +87,7 @@ def find_offers(
     offers = load_offers(data_dir)
     in_use = default_rates()
     if prices is not None:
-        from gpurig.catalog.own_prices import read_own_prices
+        from gpurig.catalog.own_prices import apply_own_prices, read_own_prices
 
         own = read_own_prices(prices, offers, gpus)
         offers = apply_own_prices(offers, own)

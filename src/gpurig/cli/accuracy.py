@@ -47,7 +47,9 @@ def command() -> None:
     """How far predictions lie from measured runs."""
 
 
-@command.command("predict", epilog="The columns of FILE.csv are in docs/accuracy.md. Exit code 1: no row could be answered.")
+@command.command(
+    "predict", epilog="The columns of FILE.csv are in docs/accuracy.md. Exit code 1: no row could be answered."
+)
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE.csv")
 @click.option("--sample", type=click.IntRange(min=1), metavar="N", help="Score only N rows, drawn at random.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of --sample.")
@@ -70,7 +72,9 @@ def command() -> None:
     type=click.Path(path_type=Path),
     help="Folder where traces are kept.  [default: gpurig/traces in the user's cache folder]",
 )
-@click.option("--json", "as_json_text", is_flag=True, help="Everything as JSON, one entry in `rows` per published value.")
+@click.option(
+    "--json", "as_json_text", is_flag=True, help="Everything as JSON, one entry in `rows` per published value."
+)
 @click.pass_obj
 def predict(
     session: Session,

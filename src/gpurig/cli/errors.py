@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
+from gpurig.cli.commands import COMMANDS
 from gpurig.errors import GpurigError, InputError
+
+if TYPE_CHECKING:
+    from gpurig.cli.render import Json
 
 
 def error_text(error: GpurigError) -> str:
@@ -15,21 +21,23 @@ def error_text(error: GpurigError) -> str:
     return "\n".join(lines)
 
 
+def error_object(error: GpurigError) -> Json:
+    """The error for a script to read."""
+    return {
+        "code": error.code,
+        "message": error.message,
+        "details": list(error.details),
+        "hint": error.hint,
+        "exit_code": error.exit_code,
+    }
+
+
 def print_error(error: GpurigError, *, as_json: bool) -> None:
     """Text to stderr; with ``--json`` also the error object to stdout, so that a reader always gets JSON."""
     if as_json:
         from gpurig.cli.render import print_json
 
-        print_json(
-            "error",
-            {
-                "code": error.code,
-                "message": error.message,
-                "details": list(error.details),
-                "hint": error.hint,
-                "exit_code": error.exit_code,
-            },
-        )
+        print_json("error", error_object(error))
     click.echo(error_text(error), err=True)
 
 
@@ -57,7 +65,5 @@ def _did_you_mean(names: tuple[str, ...] | list[str]) -> tuple[str, ...]:
 
 def _close_commands(name: str) -> list[str]:
     import difflib
-
-    from gpurig.cli.main import COMMANDS
 
     return difflib.get_close_matches(name, [command for command, _, _ in COMMANDS], n=2, cutoff=0.5)

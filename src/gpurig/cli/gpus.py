@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpurig.catalog.gpus import mig_profiles_of
 from gpurig.catalog.prices import price_day_text, short_age
 from gpurig.catalog.query import GpuFilter, OfferFilter
 from gpurig.catalog.search import find_gpus, find_offers
@@ -63,6 +62,8 @@ def command(
             hint="drop one condition, or run gpurig gpus --all",
         )
     if as_json_text:
+        from gpurig.catalog.mig import mig_profiles_of
+
         gpus = [{**_object(gpu), "mig_profiles": as_json(mig_profiles_of(gpu.gpu_id))} for gpu in found.passed]
         print_json_object({"gpus": as_json(gpus)})
     elif len(found.passed) == 1 and wanted_names and wanted == GpuFilter():
@@ -174,9 +175,13 @@ def fact_sheet(gpu: Gpu, offer: Offer | None, session: Session) -> str:
 
 
 def _mig_text(gpu: Gpu) -> str:
+    if gpu.mig_max_instances == 0:
+        return ""
+    from gpurig.catalog.mig import mig_profiles_of
+
     profiles = mig_profiles_of(gpu.gpu_id)
     if not profiles:
-        return ""
+        return "\n\nmig profiles  not known"
     columns = (
         Column("mig profile"), Column("compute", right=True), Column("memory slices", right=True),
         Column("usable GiB", right=True), Column("SMs", right=True), Column("at most", right=True), Column("starts at"),

@@ -8,16 +8,9 @@ from importlib import import_module
 import click
 
 from gpurig import __version__
+from gpurig.cli.commands import COMMANDS
 from gpurig.cli.session import Session
 from gpurig.errors import GpurigError
-
-# name, module with the click command in `command`, help line
-COMMANDS: tuple[tuple[str, str, str], ...] = (
-    ("plan", "gpurig.cli.plan", "Which GPU, how long and how much, for a training script as it is"),
-    ("gpus", "gpurig.cli.gpus", "GPUs that can be rented: memory, speed, links, MIG"),
-    ("offers", "gpurig.cli.offers", "What can be rented where, at which price of which day"),
-    ("accuracy", "gpurig.cli.accuracy", "How far predictions lie from measured runs"),
-)
 
 EXIT_CODES = "Exit codes: 0 done, 1 the answer is no, 2 the call or the input is wrong, 3 something outside failed."
 
@@ -69,7 +62,7 @@ def run(arguments: list[str] | None = None, session: Session | None = None) -> i
     """Run one command and return its exit code. Every error is rendered here, once."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        cli.main(arguments, prog_name="gpurig", standalone_mode=False, obj=session)
+        code = cli.main(arguments, prog_name="gpurig", standalone_mode=False, obj=session)
     except GpurigError as error:
         return _fail(error, arguments)
     except click.exceptions.Exit as error:
@@ -80,7 +73,7 @@ def run(arguments: list[str] | None = None, session: Session | None = None) -> i
         return 130
     except SystemExit:  # click's answer to a closed pipe: the reader, for example `head`, has seen enough
         return 0
-    return 0
+    return code if isinstance(code, int) else 0
 
 
 def _fail(error: GpurigError, arguments: list[str]) -> int:

@@ -92,7 +92,14 @@ _OPTION_OF = {
     help="Own prices and discounts (TOML).",
 )
 @click.option("--sort", type=click.Choice(SORT_KEYS), default="price-per-gpu", show_default=True, help="Order.")
-@click.option("--limit", type=int, default=DEFAULT_LIMIT, show_default=True, metavar="N", help="Rows to show; 0: all.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=DEFAULT_LIMIT,
+    show_default=True,
+    metavar="N",
+    help="Rows to show; 0: all.",
+)
 @click.option("--suspect", is_flag=True, help="Show the offers whose price is not believed, and why.")
 @click.option("--json", "as_json_text", is_flag=True, help="Every field of every matching offer as JSON.")
 @click.pass_context

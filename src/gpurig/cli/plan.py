@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpurig.catalog.files import user_data_dir
 from gpurig.catalog.prices import parse_rate
 from gpurig.catalog.query import OfferFilter
 from gpurig.cli.options import NameList, flat, gpu_filter, gpu_options
@@ -38,7 +39,7 @@ class Part(click.ParamType[tuple[str, int]]):
         return name, int(count)
 
 
-@click.command(context_settings={"ignore_unknown_options": False})
+@click.command("plan")
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @click.option("-m", "module", is_flag=True, help="SCRIPT is a module, as for python -m.")
@@ -52,9 +53,13 @@ class Part(click.ParamType[tuple[str, int]]):
 @click.option("--gpu", "names", type=NameList(), multiple=True, help="Only these GPUs, in any spelling.")
 @gpu_options
 @click.option("--provider", "providers", type=NameList(), multiple=True, help="Only these providers.")
-@click.option("--region", "regions", type=NameList(), multiple=True, metavar="GLOB", help="Only regions like us-east-*.")
+@click.option(
+    "--region", "regions", type=NameList(), multiple=True, metavar="GLOB", help="Only regions like us-east-*."
+)
 @click.option("--country", "countries", type=NameList(), multiple=True, metavar="CODE", help="Only these countries.")
-@click.option("--continent", "continents", type=NameList(), multiple=True, metavar="CODE", help="Only AF AS EU NA OC SA.")
+@click.option(
+    "--continent", "continents", type=NameList(), multiple=True, metavar="CODE", help="Only AF AS EU NA OC SA."
+)
 @click.option("--max-gpus", type=int, default=8, show_default=True, metavar="N", help="At most so many GPUs in all.")
 @click.option("--max-nodes", type=int, default=1, show_default=True, metavar="N", help="At most so many instances.")
 @click.option("--spot", type=click.Choice([p.value for p in SpotPolicy]), default="allow", show_default=True)
@@ -70,6 +75,8 @@ class Part(click.ParamType[tuple[str, int]]):
 @click.option("--rate", "rates", multiple=True, metavar="CNY=7.1", help="Conversion rate: units for one US dollar.")
 @click.option("--prices", type=click.Path(path_type=Path, dir_okay=False), envvar="GPURIG_PRICES",
               help="Own prices and discounts (TOML).")  # fmt: skip
+@click.option("--calibration", type=click.Path(path_type=Path, dir_okay=False), envvar="GPURIG_CALIBRATION",
+              help="Coefficients of the time model, as gpurig calibrate writes them.")  # fmt: skip
 @click.option("--limit", type=int, default=DEFAULT_LIMIT, show_default=True, metavar="N", help="Rows to show; 0: all.")
 @click.option("--explain", type=int, metavar="N", help="The arithmetic and the sources of choice N.")
 @click.option("--report", type=click.Path(path_type=Path, dir_okay=False), metavar="OUT.html", help="Write a report.")
@@ -103,8 +110,6 @@ def command(session: Session, /, **options: Any) -> None:
         options["report"].write_text(render_report(planned, session.today), encoding="utf-8")
     if options["as_json_text"]:
         _print_json(planned)
-        if not planned.plan.choices:
-            raise _nothing_fits(planned.plan, planned)
         return
     _print_text(planned, session, options)
 
@@ -140,8 +145,15 @@ def _request(options: dict[str, Any]) -> PlanRequest:
         max_gpus=max((options["max_gpus"], *(count for _, count in options["compared"]))),
         max_nodes=options["max_nodes"],
         own_prices=options["prices"],
+        calibration=options["calibration"] or own_calibration(),
         rates=tuple(parse_rate(rate) for rate in options["rates"]),
     )
+
+
+def own_calibration() -> Path | None:
+    """The file that ``gpurig calibrate`` wrote for this user, if there is one."""
+    path = user_data_dir() / "calibration.json"
+    return path if path.exists() else None
 
 
 def _script(options: dict[str, Any]) -> ScriptRequest:
@@ -224,7 +236,9 @@ def _notes(planned: Planned, session: Session, options: dict[str, Any]) -> list[
 
 def _nothing_fits(plan: Plan, planned: Planned) -> NoOfferFits:
     """What was needed, what came closest, and what would help."""
-    needed = [r for r in plan.rejections if r.reason in (Reason.MEMORY, Reason.MEMORY_UNSURE, Reason.BUDGET, Reason.DEADLINE)]
+    needed = [
+        r for r in plan.rejections if r.reason in (Reason.MEMORY, Reason.MEMORY_UNSURE, Reason.BUDGET, Reason.DEADLINE)
+    ]
     details = tuple(f"nearest for {r.reason.value}: {r.nearest}" for r in needed if r.nearest)
     counts = ", ".join(f"{r.reason.value} {r.count}" for r in plan.rejections)
     hint = "leave out a condition, or allow more GPUs with --max-gpus"
@@ -238,10 +252,18 @@ def _nothing_fits(plan: Plan, planned: Planned) -> NoOfferFits:
 
 
 def _print_json(planned: Planned) -> None:
+    """One object; where nothing fits it has an "error" member, and the exit code says no."""
+    from gpurig.cli.errors import error_object
     from gpurig.cli.plan_json import plan_object
     from gpurig.cli.render import print_json_object
 
-    print_json_object(plan_object(planned))
+    members = plan_object(planned)
+    if planned.plan.choices:
+        print_json_object(members)
+        return
+    error = _nothing_fits(planned.plan, planned)
+    print_json_object({**members, "error": error_object(error)})
+    raise click.exceptions.Exit(error.exit_code)
 
 
 def _write_snapshot(planned: Planned, path: Path) -> None:

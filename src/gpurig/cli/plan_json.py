@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gpurig.cli.render import Json, as_json
-from gpurig.model.trace import StepTrace
-from gpurig.plan.make import Planned
 from gpurig.predict.memory import allocator_usage
+
+if TYPE_CHECKING:
+    from gpurig.model.trace import StepTrace
+    from gpurig.plan.make import Planned
 
 
 def plan_object(planned: Planned) -> dict[str, Json]:

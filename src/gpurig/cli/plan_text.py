@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import date
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpurig.catalog.prices import age_text
 from gpurig.cli.render import Column, money, pairs, table
-from gpurig.model.plan import Choice, Plan
 from gpurig.model.prediction import Band, Method
-from gpurig.model.trace import StepTrace
 from gpurig.model.units import GIB, format_bytes, format_count, format_duration
-from gpurig.plan.make import Planned
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import date
+
+    from gpurig.model.plan import Choice, Plan
+    from gpurig.model.trace import StepTrace
+    from gpurig.plan.make import Planned
 
 _COLUMNS = (
     Column("#", right=True),
@@ -98,7 +102,7 @@ def row(index: int, choice: Choice, regions: int, plan: Plan) -> tuple[str, ...]
     nodes = f" ×{choice.num_nodes}" if choice.num_nodes > 1 else ""
     guessed = choice.prediction.time.band.method in (Method.GUESSED, Method.DERIVED)
     tilde = "~" if guessed else ""
-    where = f"{choice.offer.provider} {choice.offer.region or ''}".strip()
+    where = f"{choice.offer.provider} {(choice.offer.region or '').strip(' ,')}".strip()
     where += f" +{regions - 1}" if regions > 1 else ""
     mark = "*" if index in plan.frontier else ""
     return (
@@ -124,8 +128,10 @@ def recipe_change(choice: Choice) -> str:
     if recipe.num_gpus == 1 and recipe.accumulation == 1:
         return ""
     batch = f"{recipe.micro_batch}" if recipe.micro_batch else "as is"
-    return f"batch {batch}" + (f"×{recipe.accumulation}" if recipe.accumulation > 1 else "") + (
-        f"×{recipe.num_gpus} GPUs" if recipe.num_gpus > 1 else ""
+    return (
+        f"batch {batch}"
+        + (f"×{recipe.accumulation}" if recipe.accumulation > 1 else "")
+        + (f"×{recipe.num_gpus} GPUs" if recipe.num_gpus > 1 else "")
     )
 
 
@@ -164,10 +170,9 @@ def explain(planned: Planned, number: int, today: date) -> str:
     """The arithmetic of choice `number` (from 1), and where each figure comes from."""
     choice = planned.plan.choices[number - 1]
     blocks = (
-        f"#{number}: {gpu_cell(choice)} on {choice.offer.provider} {choice.offer.instance_type}, "
-        f"{choice.offer.region or 'no stated region'}{', spot' if choice.spot else ''}",
-        _time_block(planned, choice),
-        _memory_block(planned, choice),
+        _title(number, choice),
+        _time_block(choice),
+        _memory_block(choice),
         _cost_block(planned, choice, today),
     )
     notes = [*choice.notes, *planned.notes, *(a.text for a in planned.trace.assumptions)]
@@ -175,7 +180,14 @@ def explain(planned: Planned, number: int, today: date) -> str:
     return lines + ("\n\nassumed\n" + "\n".join(f"  {note}" for note in dict.fromkeys(notes)) if notes else "")
 
 
-def _time_block(planned: Planned, choice: Choice) -> str:
+def _title(number: int, choice: Choice) -> str:
+    offer = choice.offer
+    where = (offer.region or "no stated region").strip(" ,")
+    spot = ", spot" if choice.spot else ""
+    return f"#{number}: {gpu_cell(choice)} on {offer.provider} {offer.instance_type}, {where}{spot}"
+
+
+def _time_block(choice: Choice) -> str:
     time = choice.prediction.time
     total = sum(c.time_s for c in time.by_class) or 1.0
     classes = [
@@ -211,7 +223,7 @@ def _time_block(planned: Planned, choice: Choice) -> str:
     return f"time\n{_indent(facts)}\n{_indent(table(columns, classes))}"
 
 
-def _memory_block(planned: Planned, choice: Choice) -> str:
+def _memory_block(choice: Choice) -> str:
     memory = choice.prediction.memory
     named = (
         ("weights", memory.parameters), ("gradients", memory.gradients), ("optimizer", memory.optimizer),
@@ -268,9 +280,9 @@ def compare_table(planned: Planned, wanted: Sequence[tuple[str, int]], limit_eac
     """Named GPUs side by side, each at its cheapest offer."""
     lines: list[tuple[str, ...]] = []
     for name, count in wanted:
-        found = [
-            (i, c) for i, c in enumerate(planned.plan.choices) if c.gpu_id == name and c.recipe.num_gpus == count
-        ][:limit_each]
+        found = [(i, c) for i, c in enumerate(planned.plan.choices) if c.gpu_id == name and c.recipe.num_gpus == count][
+            :limit_each
+        ]
         lines += [row(i, c, 1, planned.plan) for i, c in found]
         if not found:
             lines.append(("–", "no offer fits", f"{name}:{count}", "", "", "", "", ""))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from gpurig.model.offer import Currency, Offer
-from gpurig.model.prediction import Prediction
-from gpurig.model.recipe import Recipe
+
+if TYPE_CHECKING:
+    from gpurig.model.prediction import Prediction
+    from gpurig.model.recipe import Recipe
 
 
 class SpotPolicy(StrEnum):

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpurig.catalog.gpus import load_gpus, parts_of_family
 from gpurig.catalog.names import resolve
-from gpurig.catalog.prices import Rate, Rates
 from gpurig.catalog.query import OfferFilter
 from gpurig.catalog.search import find_offers
 from gpurig.errors import NotTraceable, ScriptFailed
-from gpurig.model.gpu import Gpu
 from gpurig.model.offer import Currency, Price
 from gpurig.model.plan import BatchPolicy, Goal, Plan, SpotPolicy
 from gpurig.model.trace import OpClass, StepTrace
@@ -21,9 +19,15 @@ from gpurig.plan.recipes import ScriptBatch
 from gpurig.plan.run_length import run_length
 from gpurig.plan.workload import FamilyKey, StepFamily, TracedWorkload
 from gpurig.predict import base_memory
-from gpurig.predict.coefficients import Coefficients, packaged_coefficients
+from gpurig.predict.coefficients import packaged_coefficients, read_coefficients
 from gpurig.trace.card import CardFacts
 from gpurig.trace.script import ScriptRequest, ScriptTrace, trace_script
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpurig.catalog.prices import Rate, Rates
+    from gpurig.model.gpu import Gpu
 
 _MODERN_SM, _OLD_SM = 80, 75
 _OLD_CARD = CardFacts(name="Tesla T4", memory_bytes=16 << 30, capability=(7, 5), sm_count=40)
@@ -43,6 +47,7 @@ class PlanRequest:
         precisions: Precisions to try besides the script's own.
         vary_batch: Trace a second batch size, so that other micro-batches are known.
         own_prices: The user's price file.
+        calibration: Coefficients of the time model other than the packaged ones.
         rates: Conversion rates given by the user.
     """
 
@@ -62,6 +67,7 @@ class PlanRequest:
     max_gpus: int = 8
     max_nodes: int = 1
     own_prices: Path | None = None
+    calibration: Path | None = None
     rates: tuple[Rate, ...] = ()
 
 
@@ -94,11 +100,13 @@ def make_plan(request: PlanRequest, *, progress: Progress = lambda _: None, trac
         ScriptNotFound, ScriptFailed, NotTraceable, MissingPackage: the script could not be traced.
         UnknownName, BadFile: a wish or a price file is wrong.
     """
-    search = find_offers(request.names, replace(request.wanted, suspect=True), prices=request.own_prices, rates=request.rates)
+    search = find_offers(
+        request.names, replace(request.wanted, suspect=True), prices=request.own_prices, rates=request.rates
+    )
     progress("tracing the script (it is executed, without a GPU)")
     traced = tracer(request.script)
     families, notes = _families(request, traced, progress, tracer)
-    workload = workload_of(families, traced.trace)
+    workload = workload_of(families, traced.trace, request.calibration)
     goal = Goal(
         run=run_length(
             traced.trace, request.script.argv, epochs=request.epochs, steps=request.steps, samples=request.samples
@@ -118,22 +126,28 @@ def make_plan(request: PlanRequest, *, progress: Progress = lambda _: None, trac
     def convert(price: Price) -> float:
         return search.rates.convert(price.amount_per_h, price.currency, request.currency)
 
-    plan = rank(
-        offers, gpus, parts_of_family, workload, goal, convert, filtered_out=search.num_searched - len(offers)
-    )
+    plan = rank(offers, gpus, parts_of_family, workload, goal, convert, filtered_out=search.num_searched - len(offers))
     return Planned(
         plan=plan, workload=workload, traced=traced, gpus=gpus, rates=search.rates, notes=(*traced.notes, *notes)
     )
 
 
 def workload_of(
-    families: Mapping[FamilyKey, StepFamily], trace: StepTrace, coefficients: Coefficients | None = None
+    families: Mapping[FamilyKey, StepFamily], trace: StepTrace, calibration: Path | None = None
 ) -> TracedWorkload:
-    """The planner's view of traced steps, with the packaged calibration unless another is given."""
+    """The planner's view of traced steps, with the packaged calibration unless another is given.
+
+    Raises:
+        BadFile: `calibration` does not hold coefficients.
+    """
     script = ScriptBatch(
         micro_batch=trace.micro_batch, accumulation=trace.accumulation, world_size=max(1, trace.world_size)
     )
-    return TracedWorkload(families, script, base_memory.load(), coefficients or packaged_coefficients())
+    coefficients, memory = packaged_coefficients(), base_memory.load()
+    if calibration is not None:
+        coefficients = read_coefficients(calibration)
+        memory = memory.with_measured(base_memory.measured_bases(calibration))
+    return TracedWorkload(families, script, memory, coefficients)
 
 
 def _families(
@@ -142,11 +156,11 @@ def _families(
     """Trace what else the planner needs: other batch sizes, older GPUs' attention, other precisions."""
     notes: list[str] = []
     families: dict[FamilyKey, StepFamily] = {}
-    families[FamilyKey(base.trace.precision, modern=True)] = _family(request, request.script, base, progress, tracer, notes)
+    families[FamilyKey(base.trace.precision, modern=True)] = _family(
+        request, request.script, base, progress, tracer, notes
+    )
     variants: list[tuple[str | None, bool]] = [(None, False)] if _depends_on_class(base.trace) else []
-    for precision in request.precisions:
-        if precision != base.trace.precision:
-            variants.append((precision, True))
+    variants += [(precision, True) for precision in request.precisions if precision != base.trace.precision]
     for precision, modern in variants:
         script = replace(request.script, precision=precision, card=request.script.card if modern else _OLD_CARD)
         progress(f"tracing it in {precision}" if precision else "tracing it as on GPUs without flash attention")
@@ -186,8 +200,12 @@ def _family(
 
 
 def _depends_on_class(trace: StepTrace) -> bool:
-    """Whether older GPUs would run other attention kernels than the traced ones."""
-    return trace.sm >= _MODERN_SM and any(op.op_class is OpClass.ATTENTION and "flash" in op.name for op in trace.ops)
+    """Whether older GPUs would run other attention kernels than the traced ones. None of them has bf16."""
+    return (
+        trace.sm >= _MODERN_SM
+        and not trace.precision.startswith("bf16")
+        and any(op.op_class is OpClass.ATTENTION and "flash" in op.name for op in trace.ops)
+    )
 
 
 def exact_parts(named: Sequence[tuple[str, int]], planned: Planned) -> tuple[tuple[str, int], ...]:

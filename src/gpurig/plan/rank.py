@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from gpurig.model.gpu import Gpu
 from gpurig.model.offer import Offer, Price
 from gpurig.model.plan import Choice, Goal, Plan, Reason, Rejection, SpotPolicy
-from gpurig.model.prediction import Prediction
-from gpurig.model.recipe import Recipe
 from gpurig.plan.recipes import ScriptBatch, recipes
 from gpurig.plan.spot import spot_cost
+
+if TYPE_CHECKING:
+    from gpurig.model.gpu import Gpu
+    from gpurig.model.prediction import Prediction
+    from gpurig.model.recipe import Recipe
 
 Convert = Callable[[Price], float]
 """A price per hour in the goal's currency."""
@@ -156,8 +158,9 @@ class _Ranker:
             return [], [_No(Reason.SUSPECT, f"{offer.provider} {offer.instance_type}: {offer.suspect}", 0)]
         if offer.vgpu or offer.gpu_count != int(offer.gpu_count) or offer.mig_profile:
             return [], [_No(Reason.SLICE, offer.gpu_label, 0)]
-        candidates = (self._gpus[offer.gpu_id],) if offer.gpu_id in self._gpus else tuple(self._parts(offer.gpu_family))
-        candidates = tuple(g for g in candidates if _predictable(g))
+        exact = None if offer.gpu_id is None else self._gpus.get(offer.gpu_id)
+        possible = self._parts(offer.gpu_family) if exact is None else (exact,)
+        candidates = tuple(g for g in possible if _predictable(g))
         if not candidates:
             return [], [_No(Reason.GPU_FACTS, offer.gpu_label, 0)]
         choices: list[Choice] = []
@@ -173,9 +176,7 @@ class _Ranker:
         return choices, noes
 
     def _with_nodes(self, offer: Offer, candidates: Sequence[Gpu], num_nodes: int) -> tuple[list[Choice], list[_No]]:
-        host = Host(
-            int(offer.gpu_count), offer.intra_node_link, offer.nvlink_gb_per_s, offer.network_gbps, offer.vcpus
-        )
+        host = Host(int(offer.gpu_count), offer.intra_node_link, offer.nvlink_gb_per_s, offer.network_gbps, offer.vcpus)
         worst: tuple[Gpu, Recipe, Prediction] | None = None
         for gpu in candidates:  # the form is not stated: the slowest that it may be is promised
             best, noes = self._best_recipe(gpu, num_nodes, host)
@@ -260,7 +261,11 @@ class _Ranker:
         hours = useful_h + startup_h
         if spot:
             interruptions = spot_cost(
-                useful_h, self._workload.checkpoint_bytes, offer, startup_s=goal.startup_s, save_gb_per_s=goal.save_gb_per_s
+                useful_h,
+                self._workload.checkpoint_bytes,
+                offer,
+                startup_s=goal.startup_s,
+                save_gb_per_s=goal.save_gb_per_s,
             )
             hours = useful_h * (1 + interruptions.overhead) + startup_h
         return Choice(

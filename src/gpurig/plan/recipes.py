@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gpurig.model.plan import BatchPolicy
 from gpurig.model.recipe import Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _MAX_ACCUMULATION = 64
 

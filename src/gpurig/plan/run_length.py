@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gpurig.errors import InputError
 from gpurig.model.plan import RunLength
-from gpurig.model.trace import StepTrace
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpurig.model.trace import StepTrace
 
 _ASSUMED_STEPS = 10_000
 _EPOCH_FLAGS = ("epochs", "num_epochs", "num_train_epochs", "max_epochs", "n_epochs", "total_epochs", "epoch")
-_STEP_FLAGS = ("max_steps", "max_iters", "num_steps", "total_steps", "max_train_steps", "train_steps", "iterations", "iters")
+_STEP_FLAGS = (
+    "max_steps",
+    "max_iters",
+    "num_steps",
+    "total_steps",
+    "max_train_steps",
+    "train_steps",
+    "iterations",
+    "iters",
+)
 
 
 def run_length(
@@ -33,7 +46,9 @@ def run_length(
     Raises:
         InputError: more than one of the three, or epochs of a data set without a length.
     """
-    given = [name for name, value in (("--epochs", epochs), ("--steps", steps), ("--samples", samples)) if value is not None]
+    given = [
+        name for name, value in (("--epochs", epochs), ("--steps", steps), ("--samples", samples)) if value is not None
+    ]
     if len(given) > 1:
         raise InputError(f"the run's length is given twice: {' and '.join(given)}", hint=f"leave out {given[1]}")
     per_step = (trace.samples_per_step or 1) * trace.world_size

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
-from gpurig.model.offer import Offer
 from gpurig.model.plan import SpotCost
+
+if TYPE_CHECKING:
+    from gpurig.model.offer import Offer
 
 _HOURS_PER_MONTH = 730.0
 # No figure is published for most providers. One interruption a day is pessimistic for most GPU types and is said to be assumed.
@@ -39,7 +42,9 @@ def checkpoint_interval_s(save_s: float, hazard: float) -> float:
     return math.sqrt(2 * save_s * 3600 / hazard)
 
 
-def spot_cost(useful_h: float, checkpoint_bytes: int, offer: Offer, *, startup_s: float, save_gb_per_s: float) -> SpotCost:
+def spot_cost(
+    useful_h: float, checkpoint_bytes: int, offer: Offer, *, startup_s: float, save_gb_per_s: float
+) -> SpotCost:
     """Expected interruptions and the time they add to `useful_h` hours of training.
 
     Overhead = save/interval + hazard · (interval/2 + restart): writing checkpoints, work lost since the last, starting again.

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from gpurig.model.gpu import Gpu
 from gpurig.model.prediction import MemoryPrediction, Prediction
-from gpurig.model.recipe import Recipe
 from gpurig.model.trace import StepTrace, StorageKind
-from gpurig.plan.rank import Host
-from gpurig.plan.recipes import ScriptBatch
-from gpurig.predict.base_memory import MemoryCalibration
 from gpurig.predict.batch import at_micro_batch
-from gpurig.predict.memory import fits, predict_memory
-from gpurig.predict.coefficients import Coefficients
 from gpurig.predict.communication import Link, link_of
+from gpurig.predict.memory import allocator_usage, fits, predict_memory, workspaces
 from gpurig.predict.predict import predict_time
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gpurig.model.gpu import Gpu
+    from gpurig.model.recipe import Recipe
+    from gpurig.plan.rank import Host
+    from gpurig.plan.recipes import ScriptBatch
+    from gpurig.predict.allocator import Usage
+    from gpurig.predict.base_memory import MemoryCalibration
+    from gpurig.predict.coefficients import Coefficients
 
 _FLASH_FROM_SM = 80
 
@@ -52,9 +58,7 @@ class StepFamily:
         if micro_batch is None:
             return self._low
         if micro_batch not in self._made:
-            self._made[micro_batch] = (
-                None if self._high is None else at_micro_batch(self._low, self._high, micro_batch)
-            )
+            self._made[micro_batch] = None if self._high is None else at_micro_batch(self._low, self._high, micro_batch)
         return self._made[micro_batch]
 
 
@@ -77,13 +81,18 @@ class TracedWorkload:
     """
 
     def __init__(
-        self, families: Mapping[FamilyKey, StepFamily], script: ScriptBatch, memory: MemoryCalibration, coefficients: Coefficients
+        self,
+        families: Mapping[FamilyKey, StepFamily],
+        script: ScriptBatch,
+        memory: MemoryCalibration,
+        coefficients: Coefficients,
     ) -> None:
         self._families = dict(families)
         self._script = script
         self._memory_constants = memory
         self._coefficients = coefficients
         self._memory: dict[tuple[FamilyKey, int | None, str, bool], MemoryPrediction] = {}
+        self._usage: dict[tuple[FamilyKey, int | None, tuple[int, ...]], Usage] = {}
         self._fits: dict[tuple[FamilyKey, int | None, str, bool], bool | None] = {}
 
     @property
@@ -100,7 +109,7 @@ class TracedWorkload:
         family = next(iter(self._families.values()))
         return family.at(self._script.micro_batch) or family.traced[0]
 
-    @property
+    @cached_property
     def checkpoint_bytes(self) -> int:
         kept = (StorageKind.PARAMETER, StorageKind.OPTIMIZER)
         trace = self.reference
@@ -146,7 +155,11 @@ class TracedWorkload:
     ) -> tuple[MemoryPrediction, bool | None]:
         key = (family, recipe.micro_batch, gpu.gpu_id, recipe.num_gpus > 1)
         if key not in self._memory:
-            self._memory[key] = predict_memory(trace, recipe, gpu, self._memory_constants)
+            replayed = (family, recipe.micro_batch, workspaces(trace, gpu.sm))
+            if replayed not in self._usage:
+                self._usage[replayed] = allocator_usage(trace, gpu.sm)
+            usage = self._usage[replayed]
+            self._memory[key] = predict_memory(trace, recipe, gpu, self._memory_constants, usage=usage)
             self._fits[key] = fits(trace, self._memory[key], gpu)
         return self._memory[key], self._fits[key]
 
@@ -154,6 +167,6 @@ class TracedWorkload:
 def link_for(gpu: Gpu, host: Host) -> Link:
     """What joins the GPUs of an instance: its own link where the catalogue knows it, else the card's."""
     if host.intra_node_link is not None:
-        nvlink = host.nvlink_gb_per_s if host.nvlink_gb_per_s else None
+        nvlink = host.nvlink_gb_per_s or None
         gpu = replace(gpu, nvlink_gb_per_s=nvlink)
     return link_of(gpu, network_gbit_per_s=host.network_gbps)

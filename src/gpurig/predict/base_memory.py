@@ -7,13 +7,17 @@ and software stack. The constants are data: data/calibration/memory.json.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gpurig.model.gpu import Gpu
 from gpurig.model.prediction import Band, Method
 from gpurig.model.trace import OpClass, StepTrace
+
+if TYPE_CHECKING:
+    from gpurig.model.gpu import Gpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,10 @@ class MemoryCalibration:
     band_high: float
     band_reason: str
 
+    def with_measured(self, base_mib: dict[str, float]) -> MemoryCalibration:
+        """The same with base memory measured on a user's own cards."""
+        return replace(self, base_mib={**self.base_mib, **base_mib})
+
     def base(self, gpu: Gpu, trace: StepTrace) -> BaseMemory:
         """Context, driver and library memory of `gpu`; a convolution net loads cuDNN on top."""
         conv = any(op.op_class is OpClass.CONV for op in trace.ops)
@@ -48,9 +56,13 @@ class MemoryCalibration:
         for key in (gpu.gpu_id, gpu.architecture.lower()):
             if key in self.base_mib:
                 mib = self.base_mib[key] + extra
-                return BaseMemory(int(mib * (1 << 20)), f"context and libraries {mib:.0f} MiB ({key})", Method.CALIBRATED)
+                return BaseMemory(
+                    int(mib * (1 << 20)), f"context and libraries {mib:.0f} MiB ({key})", Method.CALIBRATED
+                )
         mib = self.default_base_mib + extra
-        return BaseMemory(int(mib * (1 << 20)), f"context and libraries ~{mib:.0f} MiB (GPU not calibrated)", Method.GUESSED)
+        return BaseMemory(
+            int(mib * (1 << 20)), f"context and libraries ~{mib:.0f} MiB (GPU not calibrated)", Method.GUESSED
+        )
 
     def convolution_workspace(self, trace: StepTrace) -> int:
         """What cuDNN's convolutions add to the reserved peak: not traceable, so a fitted share of the largest one."""
@@ -63,7 +75,10 @@ class MemoryCalibration:
         method = Method.CALIBRATED if known else Method.DERIVED
         widen = 1.0 if known else 1.5
         return Band(
-            low=1 - widen * (1 - self.band_low), high=1 + widen * (self.band_high - 1), method=method, reason=self.band_reason
+            low=1 - widen * (1 - self.band_low),
+            high=1 + widen * (self.band_high - 1),
+            method=method,
+            reason=self.band_reason,
         )
 
 
@@ -74,3 +89,9 @@ def load() -> MemoryCalibration:
     values = json.loads(text)
     values.pop("source", None)
     return MemoryCalibration(**values)
+
+
+def measured_bases(path: Path) -> dict[str, float]:
+    """Base memory by GPU in a file of ``gpurig calibrate``; empty where it was not readable."""
+    found = json.loads(path.read_text("utf-8")).get("base_mib", {})
+    return {str(name): float(value) for name, value in found.items()}

@@ -7,8 +7,10 @@ requests in the same order give each size as a + b·micro_batch; a third checks 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from gpurig.model.trace import Call, Op, StepTrace, Storage
+if TYPE_CHECKING:
+    from gpurig.model.trace import Call, Op, StepTrace, Storage
 
 
 class Affine:
@@ -33,9 +35,7 @@ def same_path(low: StepTrace, high: StepTrace) -> bool:
     if [(s, i) for s, i, _ in low.events] != [(s, i) for s, i, _ in high.events]:
         return False
     pairs = {(a.op, b.op) for a, b in zip(low.calls, high.calls, strict=True)}
-    return all(
-        low.ops[a].name == high.ops[b].name and len(low.ops[a].dims) == len(high.ops[b].dims) for a, b in pairs
-    )
+    return all(low.ops[a].name == high.ops[b].name and len(low.ops[a].dims) == len(high.ops[b].dims) for a, b in pairs)
 
 
 def at_micro_batch(low: StepTrace, high: StepTrace, micro_batch: int) -> StepTrace | None:

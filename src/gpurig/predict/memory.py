@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from gpurig.model.gpu import Gpu
-from gpurig.model.prediction import Band, MemoryPrediction
-from gpurig.model.recipe import Recipe
+from gpurig.model.prediction import MemoryPrediction
 from gpurig.model.trace import OpClass, Phase, StepTrace, StorageKind
 from gpurig.predict.allocator import AllocatorSettings, OutOfMemory, Usage, replay
-from gpurig.predict.base_memory import BaseMemory, MemoryCalibration
+
+if TYPE_CHECKING:
+    from gpurig.model.gpu import Gpu
+    from gpurig.model.recipe import Recipe
+    from gpurig.predict.base_memory import BaseMemory, MemoryCalibration
 
 _CUBLAS_WORKSPACE = 8_519_680  # ATen/cuda/CUDABlas: 4096·1024·2 + 16·1024·8 bytes a handle and stream
 _CUBLAS_WORKSPACE_HOPPER = 32 << 20
@@ -68,6 +71,7 @@ def predict_memory(
     calibration: MemoryCalibration,
     *,
     settings: AllocatorSettings | None = None,
+    usage: Usage | None = None,
 ) -> MemoryPrediction:
     """Peak memory of one rank during one step.
 
@@ -77,8 +81,9 @@ def predict_memory(
         gpu: The device.
         calibration: Base memory by GPU and software, workspaces, and the error band.
         settings: Allocator settings of the run.
+        usage: The replay of `allocator_usage`, if the caller has it.
     """
-    usage = allocator_usage(trace, gpu.sm, settings=settings)
+    usage = usage or allocator_usage(trace, gpu.sm, settings=settings)
     at_peak: Counter[StorageKind] = Counter()
     for storage in usage.live_at_peak:
         at_peak[trace.storages[storage].kind] += _rounded(trace.storages[storage].num_bytes)
@@ -121,7 +126,9 @@ def communication_bytes(trace: StepTrace, recipe: Recipe) -> int:
     return sum(trace.gradient_bytes) + _NCCL_BUFFERS
 
 
-def fits(trace: StepTrace, memory: MemoryPrediction, gpu: Gpu, settings: AllocatorSettings | None = None) -> bool | None:
+def fits(
+    trace: StepTrace, memory: MemoryPrediction, gpu: Gpu, settings: AllocatorSettings | None = None
+) -> bool | None:
     """Whether the step runs on the device; None inside the error band of the limit.
 
     Near the limit the allocator gives cached segments back before it fails, so more fits than the reserved peak says.

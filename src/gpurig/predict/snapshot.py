@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from gpurig.model.trace import StepTrace
+if TYPE_CHECKING:
+    from gpurig.model.trace import StepTrace
 
 _Value: TypeAlias = "int | str | list[_Value] | dict[str, _Value]"
 _BASE_ADDRESS = 0x7F0000000000

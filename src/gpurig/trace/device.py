@@ -94,6 +94,7 @@ class PlannedDevice(TorchDispatchMode):
         self.values = KnownValues()
         self.host_syncs = 0
         self.user_wants_meta = 0
+        self.current = ""  # the operator on the planned device that ran last: named when something fails
         self._observe = observe
         self._note = note
         self._native = native
@@ -143,6 +144,7 @@ class PlannedDevice(TorchDispatchMode):
             if func in _INITIALIZERS and _is_weight(args):
                 return args[0]  # the values of weights never matter: a model of 8 G parameters is built in no time
             return func(*args, **kwargs)  # the host's own business
+        self.current = func._schema.name
         special = self._special.get(func)
         if special is not None:
             return special(func, args, kwargs)
@@ -302,7 +304,10 @@ class PlannedDevice(TorchDispatchMode):
             self._note("data-dependent", f"the result of {name} is taken to be as long as its input")
             source = args[0]
             results = len(func._schema.returns)
-            first = self._new(tuple(source.shape) if name == "unique_dim" else (source.numel(),), source.dtype)
+            shape = tuple(source.shape) if name == "unique_dim" else (source.numel(),)
+            if name == "bincount":  # as many bins as the script expects, if it says so
+                shape = ((args[2] if len(args) > 2 else kwargs.get("minlength", 0)) or source.numel(),)
+            first = self._new(shape, source.dtype)
             rest = tuple(self._new((source.numel(),), torch.int64) for _ in range(results - 1))
             out = first if results == 1 else (first, *rest)
         self._observe(func, args, kwargs, out)

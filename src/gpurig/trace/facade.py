@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from gpurig.trace.card import CardFacts
 from gpurig.trace.device import DEVICE, on_device
 from gpurig.trace.patches import Patches
-
-
-@dataclass(frozen=True, slots=True)
-class CardFacts:
-    """What a script can read of the card that it is planned for."""
-
-    name: str = "NVIDIA A100-SXM4-80GB"
-    memory_bytes: int = 80 << 30
-    capability: tuple[int, int] = (8, 0)
-    sm_count: int = 108
-    num_gpus: int = 1
 
 
 class FakeEvent:
@@ -161,7 +150,7 @@ def install(patches: Patches, card: CardFacts, synchronized: Callable[[], None])
         patches.set_existing(torch.cuda, name, answer)
     _install_accelerator(patches, card, stream, synchronize)
     patches.set(torch.version, "cuda", torch.version.cuda or "12.8")
-    patches.set_existing(torch._C, "_cuda_getCurrentRawStream", _constant(0))
+    patches.set(torch._C, "_cuda_getCurrentRawStream", _constant(0))  # missing in builds without CUDA; libraries take it
     patches.set_existing(torch._C, "_cuda_getDeviceCount", _constant(card.num_gpus))
     patches.set_existing(torch.cuda.amp.common, "amp_definitely_not_available", _constant(False))
     # FakeTensorMode asks torch.cuda.is_available() whether it may touch the device; the answer above is for scripts

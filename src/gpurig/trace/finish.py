@@ -42,7 +42,7 @@ def finish(session: Session, facts: RunFacts) -> StepTrace:
     trainable = [p for p in parameters if p.requires_grad]
     return StepTrace(
         label=facts.label,
-        torch_version=torch.__version__,
+        torch_version=str(torch.__version__),
         sm=session.sm,
         precision=_precision(ops, calls, trainable or parameters),
         steps_traced=facts.steps_traced,

@@ -126,6 +126,9 @@ class Normalize(TorchFunctionMode):
         handler = _HANDLERS.get(name)
         if handler is not None and args and isinstance(args[0], torch.Tensor):
             return handler(func, args, kwargs)
+        naming = _NAMING.get(name)
+        if naming is not None:
+            return naming(func, args, kwargs)
         device = kwargs.get("device")
         if device is None:
             return func(*args, **kwargs)
@@ -145,6 +148,26 @@ class Normalize(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+def _device(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """torch.device(0): an index alone names the accelerator of the machine."""
+    if func is torch.device and args and isinstance(args[0], int):
+        return torch.device("cuda", *args)
+    return func(*args, **kwargs)
+
+
+def _parse_to(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """nn.Module.to(0)."""
+    named = tuple(DEVICE if _is_index(a) else a for a in args)
+    if _is_index(kwargs.get("device")):
+        kwargs = {**kwargs, "device": DEVICE}
+    return func(*named, **kwargs)
+
+
+def _is_index(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+_NAMING = {"device": _device, "_parse_to": _parse_to}
 _FROM_DATA = frozenset(("tensor", "as_tensor", "asarray"))
 
 
@@ -175,7 +198,7 @@ def on_device_generator(generator: Any) -> bool:
 def _is_cuda(device: Any) -> bool:
     if isinstance(device, torch.device):
         return device.type == "cuda"
-    return isinstance(device, str) and device.partition(":")[0] == "cuda" or isinstance(device, int) and device >= 0
+    return (isinstance(device, str) and device.partition(":")[0] == "cuda") or (isinstance(device, int) and device >= 0)
 
 
 def _is_meta(device: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import weakref
 from collections.abc import Iterable
@@ -13,6 +14,7 @@ import torch
 from gpurig.model.trace import Assumption, Call, Op, Phase, Site, Storage, StorageKind
 from gpurig.trace.cost import describe
 from gpurig.trace.device import on_device, tensors
+from gpurig.trace.temporaries import operand_copies
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -57,6 +59,8 @@ class Recorder:
         self._ops: dict[Op, int] = {}
         self._sites: dict[Site, int] = {}
         self.dtypes: dict[str, int] = {}
+        self.watched: set[int] | None = None  # storages whose writes outside backward are counted in `writes`
+        self.writes = 0
 
     # --- what happens -------------------------------------------------------------------------------------------------
     def observe(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
@@ -65,15 +69,30 @@ class Recorder:
             self._record(describe(func, args, kwargs, out))
         if out is None:
             return
+        if self.watched is not None and self.phase is not Phase.BACKWARD and func._schema.is_mutable:
+            self.writes += sum(t.untyped_storage()._cdata in self.watched for t in tensors(args[:1]) if on_device(t))
         for tensor in tensors(out if isinstance(out, (tuple, list)) else (out,)):
             if on_device(tensor):
                 self._track(tensor, args)
+        for num_bytes in operand_copies(func._schema.name[6:], args):
+            self._passing(num_bytes)
+
+    def _passing(self, num_bytes: int) -> None:
+        """A block that a kernel takes and gives back within its call."""
+        index = len(self._births)
+        birth = _Birth(num_bytes, self.phase, -1, transferred=False)
+        birth.kind, birth.died_in = StorageKind.TEMPORARY, self.phase
+        self._births.append(birth)
+        position = len(self.calls) - 1 if self.recording else -1
+        self.events += [(1, index, position), (-1, index, position)]
 
     def _record(self, op: Op) -> None:
         index = self._ops.setdefault(op, len(self._ops))
         self.calls.append((index, self.phase, -1))
 
     def _track(self, tensor: torch.Tensor, args: tuple[Any, ...]) -> None:
+        if tensor.layout is not torch.strided:
+            return  # a sparse tensor has no storage; its indices and values were made by operators of their own
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._live:
@@ -102,13 +121,14 @@ class Recorder:
     def mark(self, marked: Iterable[torch.Tensor], kind: StorageKind) -> None:
         """Say what the storages of these tensors are for."""
         for tensor in marked:
-            if on_device(tensor):
+            if on_device(tensor) and tensor.layout is torch.strided:
                 entry = self._live.get(tensor.untyped_storage()._cdata)
                 if entry is not None:
                     self._births[entry[0]].kind = kind
 
     def start_step(self) -> None:
         """A step begins: what was recorded of the one before is dropped."""
+        gc.collect()
         self.recording = True
         self.calls.clear()
         self.steady_from = len(self.events)

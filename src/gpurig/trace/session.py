@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,8 +17,8 @@ from torch.utils import _foreach_utils as foreach_utils
 from gpurig.model.trace import Phase, StorageKind
 from gpurig.trace import facade, kernels
 from gpurig.trace.autocast import Autocast
+from gpurig.trace.card import CardFacts
 from gpurig.trace.device import DEVICE, PlannedDevice, on_device
-from gpurig.trace.facade import CardFacts
 from gpurig.trace.modules import ModuleMover, Normalize
 from gpurig.trace.patches import Patches
 from gpurig.trace.record import Recorder
@@ -30,6 +31,8 @@ class Session:
         recorder: What has been recorded so far.
         device: The planned device.
         after_step: Called after each optimizer step that changed planned parameters, with its optimizer.
+        after_host_step: Called after each optimizer step whose parameters are all on the host.
+        after_backward: Called after each backward pass.
     """
 
     def __init__(self, card: CardFacts, *, native: bool = False) -> None:
@@ -38,6 +41,9 @@ class Session:
         self.recorder = Recorder()
         self.device = PlannedDevice(self.recorder.observe, self.recorder.note, native=native)
         self.after_step: Callable[[optim.Optimizer], None] = lambda _: None
+        self.after_host_step: Callable[[optim.Optimizer], None] = lambda _: None
+        self.after_backward: Callable[[], None] = lambda: None
+        self.stepped_with_gradients = False  # whether the optimizer that steps had a gradient to go by
         self._native = native
         self._mover = ModuleMover(self.device, self.recorder)
         self.optimizers: dict[int, optim.Optimizer] = {}
@@ -48,7 +54,12 @@ class Session:
         patches = Patches()
         library = torch.library.Library("aten", "IMPL")
         hooks: list[Any] = []
+        collecting = gc.isenabled()
         try:
+            # reference cycles are collected at the start of each step: when a tensor in one dies must not depend on chance
+            gc.collect()
+            gc.freeze()
+            gc.disable()
             self._install(patches, library, hooks)
             with Normalize(self.device), self.device:
                 yield self
@@ -57,6 +68,9 @@ class Session:
                 hook.remove()
             library._destroy()
             patches.restore()
+            gc.unfreeze()
+            if collecting:
+                gc.enable()
 
     def moved_parameters(self) -> list[torch.Tensor]:
         """Parameters that were moved to the planned device, in the order of moving."""
@@ -114,6 +128,8 @@ class Session:
                     return run(*args, **kwargs)
                 finally:
                     self.recorder.phase = before
+                    if before is not Phase.BACKWARD:
+                        self.after_backward()
 
             return call
 
@@ -125,6 +141,7 @@ class Session:
 
     def _before_step(self, optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
         self.optimizers.setdefault(id(optimizer), optimizer)
+        self.stepped_with_gradients = _has_gradients(optimizer)
         for group in optimizer.param_groups:
             self.recorder.mark(group["params"], StorageKind.PARAMETER)
             self.recorder.mark((p.grad for p in group["params"] if p.grad is not None), StorageKind.GRADIENT)
@@ -132,9 +149,16 @@ class Session:
 
     def _after_step(self, optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
         self.recorder.phase = Phase.FORWARD
+        self.stepped_with_gradients = self.stepped_with_gradients or _has_gradients(optimizer)  # LBFGS: in its closure
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 state = optimizer.state.get(parameter, {})
                 self.recorder.mark((v for v in state.values() if isinstance(v, torch.Tensor)), StorageKind.OPTIMIZER)
         if any(on_device(p) for group in optimizer.param_groups for p in group["params"]):
             self.after_step(optimizer)
+        else:
+            self.after_host_step(optimizer)
+
+
+def _has_gradients(optimizer: optim.Optimizer) -> bool:
+    return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])

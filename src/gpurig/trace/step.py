@@ -10,7 +10,7 @@ import torch
 
 from gpurig.errors import NotTraceable
 from gpurig.model.trace import Phase, StepTrace
-from gpurig.trace.facade import CardFacts
+from gpurig.trace.card import CardFacts
 from gpurig.trace.finish import RunFacts, finish
 from gpurig.trace.session import Session
 

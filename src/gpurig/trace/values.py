@@ -16,11 +16,11 @@ MAX_INT_ELEMENTS = 1 << 21
 MAX_FLOAT_ELEMENTS = 64
 _ATTRIBUTE = "_gpurig_value"
 _CONSTANTS = frozenset(
-    "zeros ones full arange scalar_tensor eye zeros_like ones_like full_like new_zeros new_ones new_full linspace".split()
+    ["zeros", "ones", "full", "arange", "scalar_tensor", "eye", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "linspace"]
 )
 # what these say of data that we don't know: a healthy run has neither NaN nor infinity
 _HEALTHY = {"isnan": False, "isinf": False, "isposinf": False, "isneginf": False, "isfinite": True}
-_KEEPS_UNIFORM = frozenset("any all clone view reshape expand squeeze unsqueeze detach _to_copy alias max min".split())
+_KEEPS_UNIFORM = frozenset(["any", "all", "clone", "view", "reshape", "expand", "squeeze", "unsqueeze", "detach", "_to_copy", "alias", "max", "min"])
 
 
 def small(shape: torch.Size | tuple[int, ...], dtype: torch.dtype) -> bool:

@@ -50,11 +50,18 @@ def declare() -> bool:
     spec = importlib.util.find_spec("torchvision")
     if spec is None or spec.origin is None or _loads(Path(spec.origin).parent):
         return False
-    library = torch.library.Library("torchvision", "DEF")
+    if _defined():
+        return False
+    library = torch.library.Library("torchvision", "FRAGMENT")
     for schema in _SCHEMAS:
         library.define(schema)
     _libraries.append(library)
     return True
+
+
+def _defined() -> bool:
+    """Whether somebody else has declared the operators (finding torchvision can run the user's own import hooks)."""
+    return bool(torch._C._jit_get_schemas_for_operator("torchvision::nms"))
 
 
 def _loads(package: Path) -> bool:

@@ -1,0 +1,151 @@
+"""One run of the user's script under a session: everything that is put in its way, and the trace at its end."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+from gpurig.trace.script.failure import Failure
+from gpurig.trace.script.request import ChildReport, ScriptRequest
+from gpurig.trace.standins import torchvision_ops
+
+torchvision_ops.declare()
+
+import torch  # noqa: E402
+
+from gpurig.model.trace import Phase  # noqa: E402
+from gpurig.trace.finish import RunFacts, finish  # noqa: E402
+from gpurig.trace.patches import Patches  # noqa: E402
+from gpurig.trace.script.child import Reporter  # noqa: E402
+from gpurig.trace.script.guards import install as install_guards  # noqa: E402
+from gpurig.trace.script.launch import Launch  # noqa: E402
+from gpurig.trace.script.loader import Feed  # noqa: E402
+from gpurig.trace.script.models import ModelWatch  # noqa: E402
+from gpurig.trace.script.steps import StepWatch  # noqa: E402
+from gpurig.trace.session import Session  # noqa: E402
+from gpurig.trace.standins import install as install_standins  # noqa: E402
+
+
+class Run:
+    """A script on its way to its second or third step."""
+
+    def __init__(self, request: ScriptRequest, out: Reporter) -> None:
+        self._request = request
+        self._out = out
+        self._started = time.perf_counter()
+        self.session = Session(request.card)
+        self.feed = Feed(self.session.recorder, batch_size=request.batch_size, batch_scale=request.batch_scale)
+        self.launch = Launch(self.session, request)
+        self.models = ModelWatch(self.session, request)
+        self.steps = StepWatch(self.session, request.steps, request.time_limit_s, self._done, self._on_host)
+
+    def run(self, script: Callable[[ScriptRequest], None]) -> None:
+        """Run the script to its end or to its last step; does not return."""
+        failure: BaseException | None = None
+        with self.session():
+            self.session.recorder.phase = Phase.FORWARD
+            try:
+                script(self._request)
+            except BaseException as error:
+                failure = error
+            self._out.leave(Failure(self._request, self.session, self.steps, self.launch).report(failure))
+
+    def install(self) -> None:
+        """Put everything in the script's way, for the rest of the process."""
+        session, steps = self.session, self.steps
+        patches = Patches()  # never undone: the process ends with the script
+        install_guards(patches, self._request, session)
+        self.feed.install(patches)
+        self.launch.install(patches)
+        self.models.install(patches)
+        install_standins(patches, session)
+        session.after_step = self._stepped
+        session.after_host_step = steps.host_stepped
+        session.after_backward = self._backward_done
+        steps.started = self._step_started
+        init = torch.optim.Optimizer.__init__
+
+        def constructed(optimizer: torch.optim.Optimizer, *args: object, **kwargs: object) -> None:
+            init(optimizer, *args, **kwargs)  # type: ignore[arg-type]
+            steps.constructed[id(optimizer)] = optimizer
+
+        patches.set(torch.optim.Optimizer, "__init__", constructed)
+        warnings.simplefilter("ignore", ResourceWarning)
+
+    # --- what happens -------------------------------------------------------------------------------------------------
+    def _stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        if self.session.stepped_with_gradients:
+            self.steps.optimizer_stepped(optimizer)
+            self._out.steps = self.steps.rounds
+
+    def _backward_done(self) -> None:
+        self.feed.backward_done()
+        self.models.backward_done()
+        self.steps.backward_done()
+
+    def _step_started(self) -> None:
+        self.feed.step_ended()
+        self.models.step_ended()
+
+    def _on_host(self) -> None:
+        self._out.leave(
+            ChildReport(
+                outcome="not-traceable",
+                message="the script trains on the CPU: its optimizer changes no parameter on the GPU",
+                hint="give it the option that chooses the GPU (often --device cuda)",
+                cause="host",
+            )
+        )
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+    def _done(self) -> None:
+        try:
+            report = self._traced()
+        except Exception as error:
+            where = traceback.format_exc().splitlines()[-5:]
+            message = f"the steps were followed, but not described: {type(error).__name__}: {error}"
+            report = ChildReport(outcome="not-traceable", message=message, details=tuple(where), hint="report this")
+        self._out.leave(report)
+
+    def _traced(self) -> ChildReport:
+        feeding = self.feed.training()
+        micro_batch = feeding.samples if feeding is not None else self.models.leading_length()
+        accumulation = self._accumulation()
+        samples = None if micro_batch is None else micro_batch * accumulation
+        facts = RunFacts(
+            label=self._label(),
+            steps_traced=self.steps.rounds,
+            samples_per_step=samples,
+            micro_batch=micro_batch,
+            accumulation=accumulation,
+            world_size=self.launch.world_size,
+            data_parallel=self.launch.data_parallel,
+            compiled=self.launch.compiled,
+            input=self.feed.profile(),
+            trace_time_s=time.perf_counter() - self._started,
+        )
+        return ChildReport(
+            outcome="traced",
+            trace=finish(self.session, facts),
+            notes=tuple(note.text for note in self.session.recorder.notes.values()),
+            batch_knob=feeding is not None,
+            steps=self.steps.rounds,
+        )
+
+    def _accumulation(self) -> int:
+        """Forward passes of one step: batches that fed it, and no more than backward passes."""
+        feeding = self.feed.training()
+        single = len(self.session.optimizers) <= 1
+        backwards = max(1, self.steps.last_backwards)
+        if feeding is None:
+            return backwards if single else 1
+        batches = max(1.0, feeding.batches / max(1, self.steps.rounds))
+        return min(backwards, math.ceil(batches)) if single else round(batches)
+
+    def _label(self) -> str:
+        return self._request.script if self._request.module else Path(sys.argv[0] or self._request.script).name
