@@ -121,7 +121,9 @@ def predict(
 
             timed = operator_samples(operators) if operators else ()
             method = f"fitted to this table without the row's own {'model family' if left_out == 'family' else 'GPU'}"
-            scored = _with_progress(len(runs), lambda step: cross_validate(runs, tracer, left_out, timed, progress=step))
+            scored = _with_progress(
+                len(runs), lambda step: cross_validate(runs, tracer, left_out, timed, progress=step)
+            )
     report = make_report(file.name, method, scored)
     if as_json_text:
         print_json_object({"accuracy": as_json(report)})
