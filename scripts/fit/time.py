@@ -2,7 +2,7 @@
 
     python scripts/fit/time.py BENCHMARKS_FOLDER --cache TRACES_FOLDER
 
-The folder holds core.csv in the schema of docs/accuracy.md. Traces are made once (about an hour on two cores) and kept
+The folder holds core.csv in the schema of docs/accuracy.md and ops_neusight.parquet. Traces are made once (about an hour on two cores) and kept
 in the cache. Equal inputs give an equal file: nothing is random, and rows are taken in the order of their ids.
 """
 
@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from gpurig.accuracy.calibrate import calibrate_time
+from gpurig.accuracy.operators import operator_samples
 from gpurig.accuracy.table import read_table
 from gpurig.accuracy.traces import Tracer
 from gpurig.predict.coefficients import coefficients_to_json
@@ -28,8 +29,9 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=TARGET)
     arguments = parser.parse_args()
     runs = read_table(arguments.benchmarks / "core.csv")
+    operators = operator_samples(arguments.benchmarks / "ops_neusight.parquet")
     with Tracer(arguments.cache) as tracer:
-        coefficients = calibrate_time(runs, tracer, kept_only=arguments.kept_only)
+        coefficients = calibrate_time(runs, tracer, operators, kept_only=arguments.kept_only)
     arguments.output.write_text(coefficients_to_json(coefficients), encoding="utf-8")
     sys.stderr.write(f"wrote {arguments.output}\n")
     return 0

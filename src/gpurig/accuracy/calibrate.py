@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpurig.accuracy.answer import is_trusted
 from gpurig.accuracy.cards import card_of
 from gpurig.accuracy.samples import sample_of
-from gpurig.accuracy.table import MeasuredRun
-from gpurig.accuracy.traces import Traced, Tracer, sm_class
+from gpurig.accuracy.traces import STEPS_FOR_TIME, Traced, Tracer, sm_class
 from gpurig.accuracy.workload import Unanswerable, rebuild
 from gpurig.predict.coefficients import Coefficients, Residuals
 from gpurig.predict.fit import Problem, Sample
-from gpurig.predict.tiles import Floats
 
-MIN_ROWS_OF_BAND = 20
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from gpurig.accuracy.table import MeasuredRun
+    from gpurig.predict.tiles import Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,7 @@ def observations(
         workload, gpu = rebuild(run), card_of(run)
         if isinstance(workload, Unanswerable) or gpu is None:
             continue
-        traced = Traced(workload, sm_class(gpu.sm, workload))
+        traced = Traced(workload, sm_class(gpu.sm, workload), STEPS_FOR_TIME)
         trace = tracer.kept(traced) if kept_only else tracer.trace(traced)
         if trace is None or isinstance(trace, Unanswerable):
             continue
@@ -50,45 +54,65 @@ def observations(
     return tuple(found)
 
 
-def calibrate_time(runs: Iterable[MeasuredRun], tracer: Tracer, *, kept_only: bool = False) -> Coefficients:
-    """Coefficients fitted to all observations, with bands from leaving out families and GPUs."""
+def calibrate_time(
+    runs: Iterable[MeasuredRun], tracer: Tracer, operators: Sequence[Sample] = (), *, kept_only: bool = False
+) -> Coefficients:
+    """Coefficients fitted to all observations, with bands from leaving out families and GPUs.
+
+    Args:
+        runs: Measured step times.
+        tracer: Makes or keeps the traces.
+        operators: Timings of single operators; they are fitted too, and never scored.
+        kept_only: Take only runs whose trace is in the cache.
+    """
     seen = observations(runs, tracer, kept_only=kept_only)
-    problem = Problem([o.sample for o in seen])
+    problem = Problem([*(o.sample for o in seen), *operators])
     solution = problem.solve()
-    coefficients = problem.coefficients(solution)
-    by_family = held_out(problem, [o.run.family for o in seen])
-    by_gpu = held_out(problem, [o.sample.gpu.gpu_id for o in seen])
+    by_family = held_out(problem, family_keys(seen, operators))
+    by_gpu = held_out(problem, gpu_keys(seen, operators))
+    scored = np.arange(len(problem.measured)) < len(seen)
     sources = ", ".join(sorted({o.run.source for o in seen}))
     return replace(
-        coefficients,
+        problem.coefficients(solution),
         bands={
-            "gpu:yes model:yes": band(problem, problem.predictions(solution), by_family),
-            "gpu:yes model:no": band(problem, by_family),
-            "gpu:no model:yes": band(problem, by_gpu),
-            "gpu:no model:no": band(problem, by_gpu, widen=1.25),
+            "gpu:yes model:yes": band(problem, scored, problem.predictions(solution), by_family),
+            "gpu:yes model:no": band(problem, scored, by_family),
+            "gpu:no model:yes": band(problem, scored, by_gpu),
+            "gpu:no model:no": band(problem, scored, by_gpu, widen=1.25),
         },
-        source=f"scripts/fit/time.py on {len(seen)} published step times of {sources}",
+        source=f"scripts/fit/time.py on {len(seen)} published step times of {sources}, and {len(operators)} timings of "
+        "single operators (NeuSight, MIT licence)",
     )
 
 
+def family_keys(seen: Sequence[Observation], operators: Sequence[Sample]) -> list[str]:
+    """What to leave out together when families are: operators belong to none."""
+    return [*(o.run.family for o in seen), *("" for _ in operators)]
+
+
+def gpu_keys(seen: Sequence[Observation], operators: Sequence[Sample]) -> list[str]:
+    """What to leave out together when GPUs are: the operators timed on a GPU go with it."""
+    return [*(o.sample.gpu.gpu_id for o in seen), *(s.gpu.gpu_id for s in operators)]
+
+
 def held_out(problem: Problem, keys: Sequence[str]) -> Floats:
-    """Predictions of each sample by coefficients fitted without the samples of its key."""
+    """Predictions of each sample by coefficients fitted without the samples of its key; "" is never left out."""
     start = problem.solve()
-    predicted = np.zeros(len(keys))
+    predicted = problem.predictions(start)
     names = np.array(keys)
-    for key in sorted(set(keys)):
+    for key in sorted(set(keys) - {""}):
         left_out = names == key
         solution = problem.solve(without=left_out, start=start)
         predicted[left_out] = problem.predictions(solution)[left_out]
     return predicted
 
 
-def band(problem: Problem, *predictions: Floats, widen: float = 1.0) -> Residuals:
+def band(problem: Problem, scored: NDArray[np.bool_], *predictions: Floats, widen: float = 1.0) -> Residuals:
     """5, 50 and 95 % quantiles of measured over predicted, each (GPU, source) group weighing alike."""
-    ratios = np.concatenate([problem.measured / predicted for predicted in predictions])
-    weights = np.tile(problem.group_weights, len(predictions))
+    ratios = np.concatenate([(problem.measured / predicted)[scored] for predicted in predictions])
+    weights = np.tile(problem.group_weights[scored], len(predictions))
     low, median, high = weighted_quantiles(ratios, weights, (0.05, 0.5, 0.95))
-    return Residuals(low=1 - (1 - low) * widen, median=median, high=1 + (high - 1) * widen, rows=len(problem.measured))
+    return Residuals(low=1 - (1 - low) * widen, median=median, high=1 + (high - 1) * widen, rows=int(scored.sum()))
 
 
 def weighted_quantiles(values: Floats, weights: Floats, at: tuple[float, ...]) -> tuple[float, ...]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import TYPE_CHECKING
 
-from gpurig.accuracy.table import MeasuredRun
 from gpurig.catalog.gpus import load_gpus
 from gpurig.catalog.names import resolve
 from gpurig.errors import GpurigError
-from gpurig.model.gpu import Gpu
+
+if TYPE_CHECKING:
+    from gpurig.accuracy.table import MeasuredRun
+    from gpurig.model.gpu import Gpu
 
 # Sources that name no GPU but say enough: the card that fits what they say.
 _CARD_OF_SOURCE = {"itu-rad/GPUMemNet": "A100-SXM4-40GB"}  # largest value 40,363 MiB
@@ -16,11 +19,12 @@ _CARD_OF_SOURCE = {"itu-rad/GPUMemNet": "A100-SXM4-40GB"}  # largest value 40,36
 
 def card_of(run: MeasuredRun) -> Gpu | None:
     """The card of a run; of several that a name may mean, the SXM form and the larger memory. None: not known."""
-    return _card(run.gpu or _CARD_OF_SOURCE.get(run.source, ""))
+    return card_named(run.gpu or _CARD_OF_SOURCE.get(run.source, ""))
 
 
 @cache
-def _card(name: str) -> Gpu | None:
+def card_named(name: str) -> Gpu | None:
+    """The card that a name means; None for a blank or unknown name."""
     if not name:
         return None
     try:

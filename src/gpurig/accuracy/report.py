@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from gpurig.accuracy.answer import Answer
 from gpurig.accuracy.score import Figures, Pairs, Scored, Verdict, by, figures, ordered_pairs, reasons
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpurig.accuracy.answer import Answer
 
 NUM_WORST = 10
 

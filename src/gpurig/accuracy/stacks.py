@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 from gpurig.accuracy.workload import framework_age
 from gpurig.predict import base_memory
-from gpurig.predict.base_memory import BaseConstant, MemoryCalibration
+from gpurig.predict.base_memory import BaseConstant
 
 if TYPE_CHECKING:
     from gpurig.accuracy.table import MeasuredRun
+    from gpurig.predict.base_memory import MemoryCalibration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,6 +59,12 @@ def command() -> None:
     type=click.Choice(("family", "gpu")),
     help="Fit without the row's own model family or GPU, on the rows of the same table.",
 )
+@click.option(
+    "--operators",
+    type=click.Path(path_type=Path, exists=True),
+    metavar="FILE.parquet",
+    help="Timings of single operators that the fit of --cross-validate uses besides.",
+)
 @click.option("--core/--all", "core_only", default=False, help="Only rows that the table marks as core.")
 @click.option("--timeout", type=float, default=180.0, show_default=True, metavar="S", help="Seconds for one trace.")
 @click.option(
@@ -77,6 +83,7 @@ def predict(
     sample: int | None,
     seed: int,
     left_out: str | None,
+    operators: Path | None,
     core_only: bool,
     timeout: float,
     cache: Path | None,
@@ -110,9 +117,13 @@ def predict(
             )
         else:
             from gpurig.accuracy.crossval import cross_validate
+            from gpurig.accuracy.operators import operator_samples
 
+            timed = operator_samples(operators) if operators else ()
             method = f"fitted to this table without the row's own {'model family' if left_out == 'family' else 'GPU'}"
-            scored = _with_progress(len(runs), lambda step: cross_validate(runs, tracer, left_out, progress=step))
+            scored = _with_progress(
+                len(runs), lambda step: cross_validate(runs, tracer, left_out, timed, progress=step)
+            )
     report = make_report(file.name, method, scored)
     if as_json_text:
         print_json_object({"accuracy": as_json(report)})

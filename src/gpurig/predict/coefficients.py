@@ -8,10 +8,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import resources
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpurig.errors import BadFile
-from gpurig.model.gpu import Gpu
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpurig.model.gpu import Gpu
 
 HOST_CLASSES = ("forward", "backward", "optimizer", "view", "sync")
 SCHEMA_VERSION = 1
@@ -38,6 +42,8 @@ class Coefficients:
         gpu_host: GPU id -> log of how much slower than usual the hosts of its measurements issue work.
         host_s: `HOST_CLASSES` -> host time per operator.
         kernel_s: Device time per kernel beside its work: ramp-up and gap.
+        scripts: Benchmark script -> log of what it adds to a step; of use only to compare with that benchmark.
+        host_old: log of how much slower frameworks of the "old" era issue work.
         bands: "GPU calibrated? model class calibrated?" -> residuals.
     """
 
@@ -47,6 +53,8 @@ class Coefficients:
     gpu_host: Mapping[str, float]
     host_s: Mapping[str, float]
     kernel_s: float
+    host_old: float = 0.0
+    scripts: Mapping[str, float] = field(default_factory=dict)
     bands: Mapping[str, Residuals] = field(default_factory=dict)
     source: str = ""
 
@@ -59,8 +67,9 @@ class Coefficients:
         """What a card that was never measured gets: a regression on its architecture and power limit."""
         return sum(self.pipe_prior.get(f"{pipe}:{name}", 0.0) * x for name, x in card_features(gpu))
 
-    def host_log_factor(self, gpu: Gpu) -> float:
-        return self.gpu_host.get(gpu.gpu_id, 0.0)
+    def host_factor(self, gpu: Gpu, era: str) -> float:
+        """How much slower than usual work is issued: by the hosts of a card's measurements, by old frameworks."""
+        return math.exp(self.gpu_host.get(gpu.gpu_id, 0.0) + (self.host_old if era == "old" else 0.0))
 
 
 # Watts per fp32 TFLOP/s with which cards of an architecture hold their boost clock. Turing and Pascal from the cards
@@ -137,6 +146,8 @@ def coefficients_from_json(text: str, name: str) -> Coefficients:
             gpu_host=data["gpu_host"],
             host_s=data["host_s"],
             kernel_s=data["kernel_s"],
+            host_old=data.get("host_old", 0.0),
+            scripts=data.get("scripts", {}),
             bands={key: Residuals(**value) for key, value in data["bands"].items()},
             source=data["source"],
         )

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections import OrderedDict, defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from gpurig.model.gpu import Gpu
 from gpurig.model.prediction import Band, ClassTime, Method, TimePrediction
-from gpurig.model.recipe import Recipe
 from gpurig.model.trace import Op, OpClass, Phase, StepTrace
 from gpurig.predict.coefficients import Coefficients, Residuals, packaged_coefficients
 from gpurig.predict.communication import Link, exposed_time_s, link_of
@@ -19,7 +17,13 @@ from gpurig.predict.features import era_of
 from gpurig.predict.pipeline import input_time_s, is_serial
 from gpurig.predict.queue import Walk, walk
 from gpurig.predict.roofline import OpCosts, op_costs
-from gpurig.predict.tiles import Floats
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpurig.model.gpu import Gpu
+    from gpurig.model.recipe import Recipe
+    from gpurig.predict.tiles import Floats
 
 # torch.compile fuses chains of memory-bound operators and issues them without Python: shares that remain, guessed from
 # published eager and compiled timings of single operators
@@ -63,8 +67,10 @@ def predict_time(
     known_gpu, assumed = with_assumed_facts(gpu)
     ops = at_precision(trace, recipe.precision)
     compiled = recipe.compiled or trace.compiled
-    costs = _fused(ops, op_costs(ops, known_gpu, coefficients, era=era or era_of(trace.torch_version)), compiled=compiled)
-    loop = _Loop(trace, ops, costs, coefficients, known_gpu, compiled=compiled, waits_at_end=waits_at_end)
+    age = era or era_of(trace.torch_version)
+    costs = _fused(ops, op_costs(ops, known_gpu, coefficients, era=age), compiled=compiled)
+    host_factor = coefficients.host_factor(known_gpu, age)
+    loop = _Loop(trace, ops, costs, coefficients, host_factor, compiled=compiled, waits_at_end=waits_at_end)
     step = loop.step(recipe.accumulation / trace.accumulation)
     backward_s = loop.phase_s(Phase.BACKWARD) / trace.accumulation
     exposed_s = 0.0
@@ -122,15 +128,31 @@ def _fused(ops: Sequence[Op], costs: OpCosts, *, compiled: bool) -> OpCosts:
     return OpCosts(costs.time_s * share, costs.compute_s, costs.memory_s * share)
 
 
-@dataclass(frozen=True, slots=True)
-class _Kernels:
-    """Calls of a step as arrays, in issue order."""
+_PHASES = (Phase.SETUP, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+_OPTIMIZER = _PHASES.index(Phase.OPTIMIZER)
 
-    op: Floats
-    host_s: Floats
-    device_s: Floats
-    syncs: Floats
-    phases: tuple[Phase, ...]
+
+class _Calls:
+    """Calls of a trace as arrays, in issue order; made once per trace, since a plan asks for many cards."""
+
+    _recent: ClassVar[OrderedDict[int, tuple[StepTrace, _Calls]]] = OrderedDict()
+    _KEPT: ClassVar[int] = 64
+
+    def __init__(self, trace: StepTrace) -> None:
+        code = {phase: i for i, phase in enumerate(_PHASES)}
+        self.op = np.array([call.op for call in trace.calls], dtype=np.intp)
+        self.phase = np.array([code[call.phase] for call in trace.calls], dtype=np.intp)
+
+    @classmethod
+    def of(cls, trace: StepTrace) -> _Calls:
+        found = cls._recent.get(id(trace))
+        if found is not None and found[0] is trace:
+            return found[1]
+        calls = cls(trace)
+        cls._recent[id(trace)] = (trace, calls)
+        while len(cls._recent) > cls._KEPT:
+            cls._recent.popitem(last=False)
+        return calls
 
 
 class _Loop:
@@ -142,30 +164,30 @@ class _Loop:
         ops: tuple[Op, ...],
         costs: OpCosts,
         coefficients: Coefficients,
-        gpu: Gpu,
+        host_factor: float,
         *,
         compiled: bool,
         waits_at_end: bool,
     ) -> None:
-        self.trace = trace
         self.ops = ops
         self.costs = costs
         self._waits_at_end = waits_at_end
-        self._index = np.array([call.op for call in trace.calls], dtype=int)
-        self._phases = np.array([call.phase for call in trace.calls])
+        calls = _Calls.of(trace)
+        self._index = calls.op
+        self._phases = calls.phase
         self._device_s = costs.time_s[self._index]
         self._syncs = np.array([op.op_class is OpClass.SYNC for op in ops], dtype=bool)[self._index]
-        factor = float(np.exp(coefficients.host_log_factor(gpu)))
-        self._host_s = np.array([host_time_s(ops[c.op], c.phase, coefficients) for c in trace.calls]) * factor
+        by_phase = [[coefficients.host_s[host_class(op, phase)] for op in ops] for phase in _PHASES]
+        self._host_s = np.array(by_phase)[self._phases, self._index] * host_factor
         if compiled:
-            self._host_s = self._host_s * np.where(self._phases == Phase.OPTIMIZER, 1.0, COMPILED_HOST_SHARE)
+            self._host_s = self._host_s * np.where(self._phases == _OPTIMIZER, 1.0, COMPILED_HOST_SHARE)
 
     def step(self, repeats: float) -> Walk:
         """The step with `repeats` times the traced forward and backward passes."""
         whole = self._walk(np.ones(len(self._index), dtype=bool))
         if repeats == 1:
             return whole
-        part = self._walk(self._phases != Phase.OPTIMIZER)
+        part = self._walk(self._phases != _OPTIMIZER)
         more = repeats - 1
         return Walk(
             whole.step_time_s + more * part.step_time_s,
@@ -178,12 +200,12 @@ class _Loop:
 
     def phase_s(self, phase: Phase) -> float:
         """The longer of host and device in one phase of the traced step."""
-        chosen = self._phases == phase
+        chosen = self._phases == _PHASES.index(phase)
         return float(max(self._host_s[chosen].sum(), self._device_s[chosen].sum()))
 
     def repeats_of(self, repeats: float) -> Floats:
         counts: Floats = np.zeros(len(self.ops))
-        weights = np.where(self._phases == Phase.OPTIMIZER, 1.0, repeats)
+        weights = np.where(self._phases == _OPTIMIZER, 1.0, repeats)
         np.add.at(counts, self._index, weights)
         return counts
 
@@ -218,11 +240,6 @@ class _Loop:
         unknown = np.array([op.op_class in _UNCALIBRATED for op in self.ops])
         total = float(counts @ self.costs.time_s)
         return float((counts * unknown) @ self.costs.time_s) / total if total else 0.0
-
-
-def host_time_s(op: Op, phase: Phase, coefficients: Coefficients) -> float:
-    """Host time to issue one call."""
-    return coefficients.host_s[host_class(op, phase)]
 
 
 def host_class(op: Op, phase: Phase) -> str:
@@ -264,7 +281,9 @@ def _band(
     model_known = loop.uncalibrated_share() < 0.2 and not compiled and gpu.vendor == "NVIDIA"
     reasons = ["this GPU was calibrated" if gpu_known else "this GPU was not measured: its data sheet and relatives"]
     if not model_known:
-        reasons.append("the model's kinds of operator were not calibrated" if not compiled else "torch.compile is modelled")
+        reasons.append(
+            "the model's kinds of operator were not calibrated" if not compiled else "torch.compile is modelled"
+        )
     if assumed:
         reasons.append(f"assumed: {', '.join(assumed)}")
     if recipe.num_gpus > 1:
