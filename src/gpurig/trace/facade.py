@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections import defaultdict
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -66,6 +67,48 @@ class FakeStream:
         return False
 
 
+class FakeGraph:
+    """torch.cuda.CUDAGraph: what is captured runs as it is captured."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def capture_begin(self, *_: Any, **__: Any) -> None: ...
+
+    def capture_end(self) -> None: ...
+
+    def replay(self) -> None: ...
+
+    def reset(self) -> None: ...
+
+    def pool(self) -> tuple[int, int]:
+        return (0, 0)
+
+
+class Usage(Protocol):
+    """How much memory the script has allocated, as it would read it."""
+
+    def current(self, *_: Any) -> int:
+        """Bytes allocated now."""
+
+    def highest(self, *_: Any) -> int:
+        """The most bytes allocated so far."""
+
+
+def _memory_answers(usage: Usage) -> dict[str, Any]:
+    def stats(*_: Any, **__: Any) -> dict[str, int]:
+        answers = {"allocated_bytes.all.current": usage.current(), "allocated_bytes.all.peak": usage.highest()}
+        answers |= {"reserved_bytes.all.current": usage.highest(), "reserved_bytes.all.peak": usage.highest()}
+        return defaultdict(int, answers)
+
+    return {
+        "memory_allocated": usage.current,
+        "max_memory_allocated": usage.highest,
+        "memory_reserved": usage.highest,
+        "max_memory_reserved": usage.highest,
+        "memory_stats": stats,
+    }
+
+
 def _constant(value: Any) -> Callable[..., Any]:
     def answer(*_: Any, **__: Any) -> Any:
         return value
@@ -96,11 +139,12 @@ def _counter(card: CardFacts, counted: Callable[[], None]) -> Callable[..., int]
 
 
 def install(
-    patches: Patches, card: CardFacts, synchronized: Callable[[], None], counted: Callable[[], None]
+    patches: Patches, card: CardFacts, synchronized: Callable[[], None], counted: Callable[[], None], usage: Usage
 ) -> None:
     """Answer questions about CUDA as a machine with `card` would.
 
-    `synchronized` is called when the script waits for the device, `counted` when it asks how many GPUs there are.
+    `synchronized` is called when the script waits for the device, `counted` when it asks how many GPUs there are;
+    `usage` tells how much memory is allocated.
     """
     properties = _properties(card)
     stream = FakeStream()
@@ -148,21 +192,26 @@ def install(
         "reset_peak_memory_stats": _nothing(),
         "reset_max_memory_allocated": _nothing(),
         "reset_accumulated_memory_stats": _nothing(),
-        "memory_allocated": _constant(0),
-        "max_memory_allocated": _constant(0),
-        "memory_reserved": _constant(0),
-        "max_memory_reserved": _constant(0),
+        "memory_cached": usage.current,
+        "max_memory_cached": usage.highest,
         "memory_summary": _constant(""),
-        "memory_stats": _constant({}),
-        "mem_get_info": _constant((card.memory_bytes, card.memory_bytes)),
+        "mem_get_info": lambda *_, **__: (max(0, card.memory_bytes - usage.current()), card.memory_bytes),
+        "CUDAGraph": FakeGraph,
+        "graph": _no_context(),
+        "make_graphed_callables": lambda callables, *_, **__: callables,
+        "graph_pool_handle": _constant((0, 0)),
         "set_per_process_memory_fraction": _nothing(),
         "cudart": _constant(SimpleNamespace(cudaProfilerStart=_nothing(), cudaProfilerStop=_nothing())),
     }
-    for name, answer in answers.items():
+    for name, answer in {**answers, **_memory_answers(usage)}.items():
         patches.set_existing(torch.cuda, name, answer)
+        patches.set_existing(torch.cuda.memory, name, answer)
+    for name in ("_record_memory_history", "_dump_snapshot", "_snapshot"):
+        patches.set_existing(torch.cuda.memory, name, _constant({}))
+    _install_types(patches)
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
         patches.set_existing(torch.cuda.nvtx, name, _constant(0))
-    _install_accelerator(patches, card, stream, synchronize, counted)
+    _install_accelerator(patches, card, stream, synchronize, counted, usage)
     patches.set(torch.version, "cuda", torch.version.cuda or "12.8")
     patches.set(torch._C, "_cuda_getCurrentRawStream", _constant(0))  # missing in builds without CUDA; libraries take it
     patches.set_existing(torch._C, "_cuda_getDeviceCount", _constant(card.num_gpus))
@@ -194,7 +243,7 @@ def _properties(card: CardFacts) -> SimpleNamespace:
 
 
 def _install_accelerator(
-    patches: Patches, card: CardFacts, stream: FakeStream, synchronize: Any, counted: Callable[[], None]
+    patches: Patches, card: CardFacts, stream: FakeStream, synchronize: Any, counted: Callable[[], None], usage: Usage
 ) -> None:
     accelerator = getattr(torch, "accelerator", None)
     if accelerator is None:  # before torch 2.6
@@ -211,15 +260,35 @@ def _install_accelerator(
         "set_stream": _nothing(),
         "synchronize": synchronize,
         "empty_cache": _nothing(),
-        "memory_allocated": _constant(0),
-        "max_memory_allocated": _constant(0),
-        "memory_reserved": _constant(0),
-        "max_memory_reserved": _constant(0),
         "reset_peak_memory_stats": _nothing(),
-        "memory_stats": _constant({}),
     }
-    for name, answer in answers.items():
+    for name, answer in {**answers, **_memory_answers(usage)}.items():
         patches.set_existing(accelerator, name, answer)
+
+
+class _CudaType(type):
+    """torch.cuda.FloatTensor and its kind: makers of tensors, and names of types."""
+
+    dtype: torch.dtype
+    is_cuda = True
+
+    def __call__(cls, *args: Any, **_: Any) -> Any:
+        if not args:
+            return torch.empty(0, dtype=cls.dtype, device=DEVICE)
+        if isinstance(args[0], int):
+            return torch.empty(args, dtype=cls.dtype, device=DEVICE)
+        if isinstance(args[0], torch.Size):
+            return torch.empty(args[0], dtype=cls.dtype, device=DEVICE)
+        return torch.as_tensor(args[0], dtype=cls.dtype).to(DEVICE)
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, torch.Tensor) and on_device(value) and value.dtype is cls.dtype
+
+
+def _install_types(patches: Patches) -> None:
+    for name, dtype in TYPE_DTYPES.items():
+        made = _CudaType(name, (), {"dtype": dtype, "gpurig_type": f"torch.cuda.{name}", "__module__": "torch.cuda"})
+        patches.set(torch.cuda, name, made)
 
 
 def _install_tensor_facts(patches: Patches) -> None:
@@ -236,6 +305,15 @@ def _install_tensor_facts(patches: Patches) -> None:
             return torch.Tensor.type(self, *args, **kwargs)
         return f"torch.cuda.{_TYPE_NAMES.get(self.dtype, 'FloatTensor')}"
 
+    def numpy(self: FakeTensor, *, force: bool = False) -> Any:
+        if force or not on_device(self):
+            return self.detach().cpu().numpy()
+        raise TypeError(
+            f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory"
+            " first."
+        )
+
+    patches.set(FakeTensor, "numpy", numpy)
     patches.set(FakeTensor, "is_cuda", property(on_device))
     patches.set(FakeTensor, "is_meta", property(_constant(False)))
     patches.set(FakeTensor, "is_cpu", property(lambda self: not on_device(self)))

@@ -11,7 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.parameter import UninitializedTensorMixin
 from torch.overrides import TorchFunctionMode
+from torch.utils._device import _device_constructors
 
 from gpurig.model.trace import StorageKind
 from gpurig.trace.device import DEVICE, PlannedDevice, on_device
@@ -88,6 +90,9 @@ class ModuleMover:
                 self._recorder.mark((module._buffers[name],), StorageKind.PARAMETER)  # type: ignore[arg-type]
 
     def _move(self, module: nn.Module, name: str, parameter: nn.Parameter, fn: Callable[[Any], Any]) -> None:
+        if isinstance(parameter, UninitializedTensorMixin):
+            self._move_when_known(module, name, parameter, fn)
+            return
         with torch.no_grad():
             moved = fn(parameter)
         if moved is parameter:
@@ -110,6 +115,18 @@ class ModuleMover:
                 with torch.no_grad():
                     parameter.grad = fn(gradient)
         self._recorder.mark((parameter,), StorageKind.PARAMETER)
+
+    def _move_when_known(self, module: nn.Module, name: str, lazy: Any, fn: Callable[[Any], Any]) -> None:
+        """A lazy parameter is moved once its shape is known."""
+        make = lazy.materialize
+
+        def materialize(shape: Any, device: Any = None, dtype: Any = None) -> None:
+            del device
+            del lazy.materialize
+            make(shape, "cpu", dtype)
+            self._move(module, name, lazy, fn)
+
+        lazy.materialize = materialize
 
 
 def _subclass_maker(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -138,6 +155,30 @@ class Normalize(TorchFunctionMode):
     def __init__(self, device: PlannedDevice) -> None:
         super().__init__()
         self._device = device
+        self.default_device: torch.device | None = None
+
+    def install(self, patches: Patches) -> None:
+        """torch.set_default_device and its kind, and generators of random numbers."""
+        set_device, get_device, set_type = torch.set_default_device, torch.get_default_device, torch.set_default_tensor_type
+
+        def set_default_device(device: Any) -> None:
+            planned = device is not None and _is_cuda(device)
+            self.default_device = DEVICE if planned else None
+            set_device(None if planned else device)
+
+        def set_default_tensor_type(kind: Any) -> None:
+            name = kind if isinstance(kind, str) else getattr(kind, "gpurig_type", "")
+            if name.startswith("torch.cuda."):
+                self.default_device = DEVICE
+                torch.set_default_dtype(TYPE_DTYPES[name.rpartition(".")[2]])
+            else:
+                self.default_device = None
+                set_type(kind)
+
+        patches.set(torch, "set_default_device", set_default_device)
+        patches.set(torch, "get_default_device", lambda: self.default_device or get_device())
+        patches.set(torch, "set_default_tensor_type", set_default_tensor_type)
+        patches.set(torch, "Generator", PlannedGenerator)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -151,6 +192,9 @@ class Normalize(TorchFunctionMode):
         if naming is not None:
             return naming(func, args, kwargs)
         device = kwargs.get("device")
+        if device is None and self.default_device is not None and func in _device_constructors():
+            device = self.default_device
+            kwargs = {**kwargs, "device": device}
         if device is None:
             return func(*args, **kwargs)
         if _is_meta(device):
@@ -189,6 +233,28 @@ def _is_index(value: Any) -> bool:
 
 
 _NAMING = {"device": _device, "_parse_to": _parse_to}
+class _Generators(type(torch.Generator)):  # type: ignore[misc]
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, torch._C.Generator)
+
+
+class PlannedGenerator(torch.Generator, metaclass=_Generators):
+    """torch.Generator, also for the planned device: there it draws nothing."""
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        if not _is_cuda(device):
+            return torch._C.Generator(device)
+        made = torch._C.Generator.__new__(cls, "cpu")
+        made.planned = True
+        return made
+
+    def __init__(self, device: Any = "cpu") -> None: ...
+
+    @property
+    def device(self) -> torch.device:
+        return DEVICE
+
+
 _FROM_DATA = frozenset(("tensor", "as_tensor", "asarray"))
 
 

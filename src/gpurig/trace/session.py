@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -48,6 +49,7 @@ class Session:
         self.extensions: Callable[[str], Any] = _no_extensions
         self.stepped_with_gradients = False  # whether the optimizer that steps had a gradient to go by
         self._native = native
+        self._names = Normalize(self.device)
         self._mover = ModuleMover(self.device, self.recorder)
         self.asked_how_many = False  # the script has asked how many GPUs there are
         self.optimizers: dict[int, optim.Optimizer] = {}
@@ -60,7 +62,7 @@ class Session:
         hooks: list[Any] = []
         try:
             self._install(patches, library, hooks)
-            with Normalize(self.device), self.device:
+            with self._names, self.device:
                 yield self
         finally:
             for hook in hooks:
@@ -77,13 +79,15 @@ class Session:
         self._mover.give_back()
 
     def _install(self, patches: Patches, library: torch.library.Library, hooks: list[Any]) -> None:
-        facade.install(patches, self.card, self._synchronized, self._counted)
+        facade.install(patches, self.card, self._synchronized, self._counted, self.recorder)
         self._mover.install(patches)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch warns that its kernels are overridden: that is the purpose
             kernels.install(library, self.sm)
             if not self._native:
                 self._install_autocast(patches, library)
+        self._names.install(patches)
+        self._install_threads(patches)
         self._install_initializers(patches)
         self._install_optimizers(patches)
         self._install_backward(patches)
@@ -100,6 +104,22 @@ class Session:
             clear()
 
         patches.set(torch, "clear_autocast_cache", clear_autocast_cache)
+
+    def _install_threads(self, patches: Patches) -> None:
+        """Modes belong to a thread: one that the script starts gets them too."""
+        start = threading.Thread.start
+
+        def planned_start(thread: threading.Thread) -> None:
+            run = thread.run
+
+            def planned_run() -> None:
+                with Normalize(self.device), self.device:
+                    run()
+
+            thread.run = planned_run  # type: ignore[method-assign]
+            start(thread)
+
+        patches.set(threading.Thread, "start", planned_start)
 
     def _install_initializers(self, patches: Patches) -> None:
         """Initialisers that loop until the values please them, or decompose large matrices on the host."""

@@ -122,11 +122,11 @@ class ShapeMemory:
 
     def _tensor(self, described: Any, base: torch.Tensor | None) -> FakeTensor:
         shape, strides, dtype, offset = described
-        if base is None:
-            meta = _empty_strided(shape, strides, dtype=dtype, device=_META)
-        else:
-            meta = _empty_strided((0,), (1,), dtype=dtype, device=_META)
-            with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            if base is None:
+                meta = _empty_strided(shape, strides, dtype=dtype, device=_META)
+            else:
+                meta = _empty_strided((0,), (1,), dtype=dtype, device=_META)
                 meta.set_(base.untyped_storage(), offset, shape, strides)
         return FakeTensor(self._mode, meta, self._device)
 

@@ -51,12 +51,16 @@ class KnownValues:
         if entry is None:
             return None
         value, writes = entry
+        if tensor.layout is not torch.strided:
+            return None
         if self._writes and self._writes.get(tensor.untyped_storage()._cdata, 0) != writes:
             return None
         return value  # type: ignore[no-any-return]
 
     def set(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
         """Remember the true value of a planned tensor."""
+        if tensor.layout is not torch.strided:
+            return
         writes = self._writes.get(tensor.untyped_storage()._cdata, 0) if self._writes else 0
         tensor.__dict__[_ATTRIBUTE] = (value, writes)
 
@@ -66,6 +70,8 @@ class KnownValues:
 
     def forget(self, tensor: torch.Tensor) -> None:
         """A write of unknown data: this tensor and all that share its storage are no longer known."""
+        if tensor.layout is not torch.strided:
+            return
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key not in self._watch:
