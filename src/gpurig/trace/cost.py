@@ -266,7 +266,9 @@ def _generic(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
         read = 2 * _read(args[1:])
         write = min(write, read)
     dims = _rows_and_columns(args, op_class)
-    return Op(name, op_class, dtype, 0, read, write, kernels, dims, _channels_last(args[0]) if _is_tensor(args) else False)
+    return Op(
+        name, op_class, dtype, 0, read, write, kernels, dims, _channels_last(args[0]) if _is_tensor(args) else False
+    )
 
 
 def _is_tensor(args: tuple[Any, ...]) -> bool:

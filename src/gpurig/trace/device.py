@@ -37,7 +37,6 @@ _PRIM_DEVICE = torch.ops.prim.device.default
 _COMPOSITE = "CompositeImplicitAutograd"
 
 
-
 class OpObserver(Protocol):
     """Called after each operator on the planned device; `known` is the shape memory's entry of such calls, if any."""
 
@@ -405,9 +404,7 @@ class PlannedDevice(TorchDispatchMode):
         if known:
             with torch.utils._python_dispatch._disable_current_modes():
                 real = func(*real_args, **kwargs)
-            out = (
-                tuple(self.fake(r) for r in real) if isinstance(real, (tuple, list)) else self.fake(real)
-            )
+            out = tuple(self.fake(r) for r in real) if isinstance(real, (tuple, list)) else self.fake(real)
         else:
             name = func._schema.name[6:]
             self._note("data-dependent", f"the result of {name} is taken to be as long as its input")

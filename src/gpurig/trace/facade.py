@@ -213,7 +213,9 @@ def install(
         patches.set_existing(torch.cuda.nvtx, name, _constant(0))
     _install_accelerator(patches, card, stream, synchronize, counted, usage)
     patches.set(torch.version, "cuda", torch.version.cuda or "12.8")
-    patches.set(torch._C, "_cuda_getCurrentRawStream", _constant(0))  # missing in builds without CUDA; libraries take it
+    patches.set(
+        torch._C, "_cuda_getCurrentRawStream", _constant(0)
+    )  # missing in builds without CUDA; libraries take it
     patches.set_existing(torch._C, "_cuda_getDeviceCount", _constant(card.num_gpus))
     patches.set_existing(torch.cuda.amp.common, "amp_definitely_not_available", _constant(False))
     # FakeTensorMode asks torch.cuda.is_available() whether it may touch the device; the answer above is for scripts

@@ -104,7 +104,9 @@ def _needs_grad(*tensors: torch.Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
-def _flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout_p: float, causal: bool, scale: float | None) -> Any:
+def _flash(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout_p: float, causal: bool, scale: float | None
+) -> Any:
     head_dim = q.shape[-1]
     padding = -head_dim % 8  # the kernel wants multiples of 8 and pads copies otherwise
     if padding:

@@ -36,7 +36,11 @@ def hugging_face(name: str, batch: int, shape: tuple[int, ...]) -> tuple[nn.Modu
     kind = type(config)
     encoder_decoder = bool(getattr(config, "is_encoder_decoder", False))
     tables: list[tuple[str, Any, Any]] = [
-        ("seq2seq", auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING if encoder_decoder else {}, transformers.AutoModelForSeq2SeqLM),
+        (
+            "seq2seq",
+            auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING if encoder_decoder else {},
+            transformers.AutoModelForSeq2SeqLM,
+        ),
         ("speech", auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING, transformers.AutoModelForSpeechSeq2Seq),
         ("masked", auto.MODEL_FOR_MASKED_LM_MAPPING, transformers.AutoModelForMaskedLM),
         ("causal", auto.MODEL_FOR_CAUSAL_LM_MAPPING, transformers.AutoModelForCausalLM),
@@ -138,7 +142,9 @@ def _classification(model: nn.Module, batch: Batch) -> torch.Tensor:
 
 
 # --- the loop -------------------------------------------------------------------------------------------------------------
-def main(name: str, batch_size: int, shape: list[int], precision: str, optimizer: str, checkpointing: bool, accumulation: int) -> None:
+def main(
+    name: str, batch_size: int, shape: list[int], precision: str, optimizer: str, checkpointing: bool, accumulation: int
+) -> None:
     """Train until the process is stopped."""
     kind, rest = split_name(name)
     make = {"hf": hugging_face, "timm": timm_model, "torchvision": torchvision_model}[kind]

@@ -28,7 +28,9 @@ def become(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     Like torch.utils.swap_tensors, but tensors that something watches by weak reference are swapped too. Returns False if
     C++ holds the tensor (a graph that is alive), when that is not possible.
     """
-    kept = {k: v for k, v in tensor.__dict__.items() if not k.startswith(("_gpurig", "fake_", "constant", "real_tensor"))}
+    kept = {
+        k: v for k, v in tensor.__dict__.items() if not k.startswith(("_gpurig", "fake_", "constant", "real_tensor"))
+    }
     try:
         torch._C._swap_tensor_impl(tensor, other)
     except RuntimeError:
@@ -107,7 +109,9 @@ class ModuleMover:
             del moved
             if not become(parameter, target):
                 module._parameters[name] = target if isinstance(target, FakeTensor) else nn.Parameter(target)
-                self._recorder.note("identity", "a parameter in use was replaced when it moved: its optimizer may be stale")
+                self._recorder.note(
+                    "identity", "a parameter in use was replaced when it moved: its optimizer may be stale"
+                )
                 parameter = module._parameters[name]  # type: ignore[assignment]
             elif isinstance(parameter, FakeTensor):
                 self.moved.append((parameter, target))
@@ -159,7 +163,11 @@ class Normalize(TorchFunctionMode):
 
     def install(self, patches: Patches) -> None:
         """torch.set_default_device and its kind, and generators of random numbers."""
-        set_device, get_device, set_type = torch.set_default_device, torch.get_default_device, torch.set_default_tensor_type
+        set_device, get_device, set_type = (
+            torch.set_default_device,
+            torch.get_default_device,
+            torch.set_default_tensor_type,
+        )
 
         def set_default_device(device: Any) -> None:
             planned = device is not None and _is_cuda(device)
@@ -233,6 +241,8 @@ def _is_index(value: Any) -> bool:
 
 
 _NAMING = {"device": _device, "_parse_to": _parse_to}
+
+
 class _Generators(type(torch.Generator)):  # type: ignore[misc]
     def __instancecheck__(cls, value: object) -> bool:
         return isinstance(value, torch._C.Generator)

@@ -176,9 +176,7 @@ class Recorder:
         return tuple(Storage(b.num_bytes, _kind(b), b.site, b.phase) for b in self._births)
 
 
-def _described(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, known: Remembered | None
-) -> Op:
+def _described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, known: Remembered | None) -> Op:
     """The cost of a call: described once for all calls of the same shapes under the same TF32 switches."""
     if known is None:
         return describe(func, args, kwargs, out)

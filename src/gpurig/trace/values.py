@@ -98,7 +98,12 @@ class KnownValues:
         if name in ("eq", "ne") and args[0] is args[1]:  # a NaN is what differs from itself
             self.set(outs[0], torch.tensor(name == "eq").expand(outs[0].shape))
             return
-        if name in ("eq", "ne") and args[0].is_floating_point() and isinstance(args[1], float) and args[1] in _NOT_FINITE:
+        if (
+            name in ("eq", "ne")
+            and args[0].is_floating_point()
+            and isinstance(args[1], float)
+            and args[1] in _NOT_FINITE
+        ):
             self.set(outs[0], torch.tensor(name == "ne").expand(outs[0].shape))
             return
         if _none_known(args):
@@ -128,7 +133,9 @@ class KnownValues:
             if isinstance(real, torch.Tensor) and real.shape == fake.shape:
                 self.set(fake, real)
 
-    def _uniform(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], outs: list[FakeTensor]) -> None:
+    def _uniform(
+        self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], outs: list[FakeTensor]
+    ) -> None:
         """Large tensors of one known value (torch.isnan(x)) stay known through reductions and elementwise operators."""
         given = [a for a in args if isinstance(a, torch.Tensor)]
         values = {id(t): self._one_value(t) for t in given}
@@ -212,7 +219,9 @@ def _none_known(args: tuple[Any, ...]) -> bool:
 
 
 def _is_expanded(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.numel() > MAX_FLOAT_ELEMENTS and all(s == 0 for s in value.stride())
+    return (
+        isinstance(value, torch.Tensor) and value.numel() > MAX_FLOAT_ELEMENTS and all(s == 0 for s in value.stride())
+    )
 
 
 def _has_tensor(value: Any) -> bool:

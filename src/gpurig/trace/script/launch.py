@@ -70,7 +70,9 @@ class Launch:
         def spawn(fn: Callable[..., Any], args: tuple[Any, ...] = (), nprocs: int = 1, *_: Any, **__: Any) -> None:
             """Rank 0, here."""
             if nprocs > 1:
-                self._session.recorder.note("spawn", f"of {nprocs} processes that the script starts, rank 0 was followed")
+                self._session.recorder.note(
+                    "spawn", f"of {nprocs} processes that the script starts, rank 0 was followed"
+                )
             fn(0, *args)
 
         patches.set(mp, "spawn", spawn)
@@ -124,7 +126,9 @@ class Launch:
             self.world_size = ranks
             init("fake", store=FakeStore(), world_size=ranks, rank=max(0, rank), group_name=group_name)
 
-        def planned_new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **kwargs: Any) -> Any:
+        def planned_new_group(
+            ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **kwargs: Any
+        ) -> Any:
             del timeout, backend, args
             kwargs = {k: v for k, v in kwargs.items() if k in ("use_local_synchronization", "group_desc")}
             return new_group(ranks, backend="fake", **kwargs)
@@ -151,7 +155,11 @@ class Launch:
     # --- wrappers ------------------------------------------------------------------------------------------------------
     def _install_data_parallel(self, patches: Patches) -> None:
         def init(
-            wrapper: nn.DataParallel[Any], module: nn.Module, device_ids: Any = None, output_device: Any = None, dim: int = 0
+            wrapper: nn.DataParallel[Any],
+            module: nn.Module,
+            device_ids: Any = None,
+            output_device: Any = None,
+            dim: int = 0,
         ) -> None:
             nn.Module.__init__(wrapper)
             wrapper.module = module
@@ -169,10 +177,17 @@ class Launch:
     def _install_ddp(self, patches: Patches) -> None:
         wrapper_class = nn.parallel.DistributedDataParallel
 
-        def init(wrapper: Any, module: nn.Module, device_ids: Any = None, output_device: Any = None, **options: Any) -> None:
+        def init(
+            wrapper: Any, module: nn.Module, device_ids: Any = None, output_device: Any = None, **options: Any
+        ) -> None:
             nn.Module.__init__(wrapper)
             wrapper.module = module
-            wrapper.device_ids, wrapper.output_device, wrapper.device, wrapper.device_type = device_ids, output_device, DEVICE, "cuda"
+            wrapper.device_ids, wrapper.output_device, wrapper.device, wrapper.device_type = (
+                device_ids,
+                output_device,
+                DEVICE,
+                "cuda",
+            )
             wrapper.process_group = options.get("process_group")
             wrapper.require_backward_grad_sync = wrapper.require_forward_param_sync = True
             for name in ("find_unused_parameters", "gradient_as_bucket_view", "static_graph", "broadcast_buffers"):

@@ -65,7 +65,9 @@ class ModelWatch:
         """The leading length of what the step's models were called with: the batch, where no DataLoader says it."""
         return max(self._leading, key=lambda n: self._leading[n]) if self._leading else None
 
-    def _outermost(self, call: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _outermost(
+        self, call: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         training = torch.is_grad_enabled()
         if training:
             self._note_lengths((*args, *kwargs.values()))
@@ -85,7 +87,9 @@ class ModelWatch:
                 length = int(value.shape[0])
                 self._leading[length] = max(self._leading.get(length, 0), value.numel())
 
-    def _evaluated(self, call: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _evaluated(
+        self, call: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """A forward pass before any training: after some of one shape, the rest give the same without being followed."""
         leaves, spec = pytree.tree_flatten((args, kwargs))
         if not any(on_device(leaf) for leaf in leaves):
@@ -96,7 +100,9 @@ class ModelWatch:
             self._session.recorder.note("evaluation", "an evaluation before the first step was cut short")
             return pytree.tree_map_only(FakeTensor, lambda t: t.detach(), kept)
         result = call(module, *args, **kwargs)
-        whole = all(leaf is None or isinstance(leaf, (FakeTensor, int, float, str)) for leaf in pytree.tree_leaves(result))
+        whole = all(
+            leaf is None or isinstance(leaf, (FakeTensor, int, float, str)) for leaf in pytree.tree_leaves(result)
+        )
         self._seen[key] = (count + 1, result if whole else None)
         return result
 

@@ -83,7 +83,10 @@ def trace_script(request: ScriptRequest) -> ScriptTrace:
 
 def _gpus_named(text: str) -> int:
     """How many GPUs a refusal names, two if it doesn't say."""
-    found = [int(n) for n in re.findall(r"\b(\d{1,2})\s+(?:gpus?|devices?|accelerators?|processes|ranks)\b", text, re.IGNORECASE)]
+    found = [
+        int(n)
+        for n in re.findall(r"\b(\d{1,2})\s+(?:gpus?|devices?|accelerators?|processes|ranks)\b", text, re.IGNORECASE)
+    ]
     return max([n for n in found if 2 <= n <= _MOST_GPUS] or [2])
 
 
@@ -210,9 +213,13 @@ def _no_report(request: ScriptRequest, code: int | None, err: str) -> ChildRepor
     if code < 0:
         name = signal.Signals(-code).name
         why = "it ran out of memory or was killed" if -code == signal.SIGKILL else "its native code crashed"
-        return ChildReport(outcome="not-traceable", message=f"the traced script died of {name}: {why}", details=_last(err))
+        return ChildReport(
+            outcome="not-traceable", message=f"the traced script died of {name}: {why}", details=_last(err)
+        )
     return ChildReport(
-        outcome="script-failed", message=f"the script left with exit code {code} before two optimizer steps", details=_last(err)
+        outcome="script-failed",
+        message=f"the script left with exit code {code} before two optimizer steps",
+        details=_last(err),
     )
 
 

@@ -47,7 +47,9 @@ class Run:
         self.launch = Launch(self.session, request)
         self.models = ModelWatch(self.session, request)
         self.steps = StepWatch(self.session, request.steps, request.time_limit_s, self._done, self._on_host)
-        self._enough: ChildReport | None = None  # the trace of the second step, in case the script ends before the third
+        self._enough: ChildReport | None = (
+            None  # the trace of the second step, in case the script ends before the third
+        )
 
     def run(self, script: Callable[[ScriptRequest], None]) -> None:
         """Run the script to its end or to its last step; does not return."""
