@@ -138,7 +138,7 @@ class Encoder(nn.Module):
 
 
 class Recurrent(nn.Module):
-    def __init__(self, kind: type[nn.LSTM] | type[nn.GRU]) -> None:
+    def __init__(self, kind: type[nn.LSTM | nn.GRU]) -> None:
         super().__init__()
         self.embed = nn.Embedding(1000, 64)
         self.rnn = kind(64, 96, 2, batch_first=True, dropout=0.2, bidirectional=True)

@@ -18,7 +18,7 @@ def format_bytes(num_bytes: float) -> str:
     for size, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if abs(num_bytes) >= size:
             value = num_bytes / size
-            return f"{value:.0f} {name}" if value >= 100 or name != "GiB" and value >= 10 else f"{value:.1f} {name}"
+            return f"{value:.0f} {name}" if value >= 100 or (name != "GiB" and value >= 10) else f"{value:.1f} {name}"
     return f"{num_bytes:.0f} B"
 
 
@@ -27,7 +27,7 @@ def format_duration(seconds: float) -> str:
     if seconds < 1e-3:
         return f"{seconds * 1e6:.0f} µs"
     if seconds < 1:
-        return f"{seconds * 1e3:.0f} ms" if seconds < 0.1 else f"{seconds:.2f} s"
+        return f"{seconds * 1e3:.{1 if seconds < 0.01 else 0}f} ms" if seconds < 0.1 else f"{seconds:.2f} s"
     if seconds < 120:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     if seconds < 2 * 3600:

@@ -10,9 +10,9 @@ of the installed version.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
-import weakref
 
 import torch
 

@@ -12,6 +12,7 @@ import torch
 
 aten = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)
+ONE_KERNEL = ("silu_backward", "mish_backward")
 
 
 def install(library: torch.library.Library, sm: int) -> None:
@@ -22,12 +23,23 @@ def install(library: torch.library.Library, sm: int) -> None:
         library.impl(f"{name}.input", _recurrent(mode), "AutogradCUDA")
         library.impl(f"{name}.data", _recurrent_packed(mode), "AutogradCUDA")
     library.impl("_cudnn_rnn", _cudnn_rnn_autocast, "AutocastCUDA")
+    for name in ONE_KERNEL:
+        # where PyTorch is built without CUDA these have no kernel of their own there, and would come as their composite
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "CUDA"):
+            library.impl(name, _seen_before, "CUDA")
+
+
+def _seen_before(*_: Any) -> Any:
+    """Never called: the planned device sees the operator first. It is there so that C++ does not decompose it."""
+    raise NotImplementedError
 
 
 def _dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     # ATen/native/Dropout.cpp: the fused kernel saves one byte a value; the composite saves a mask of x's own type
     if train and 0 < p < 1 and x.numel() > 0:
         return torch.native_dropout(x, p, train)[0]
+    if not train or p == 0:
+        return x  # as ATen does; the decomposition would come back as a copy
     return aten.dropout.default.decompose(x, p, train)  # type: ignore[no-any-return]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import weakref
 from collections.abc import Iterable
@@ -14,6 +15,7 @@ from gpurig.model.trace import Assumption, Call, Op, OpClass, Phase, Site, Stora
 from gpurig.trace.cost import describe, dtype_name
 from gpurig.trace.device import on_device, tensors
 from gpurig.trace.shapes import Remembered
+from gpurig.trace.temporaries import operand_copies
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -76,6 +78,17 @@ class Recorder:
         for tensor in tensors(out if isinstance(out, (tuple, list)) else (out,)):
             if on_device(tensor):
                 self._track(tensor, args)
+        for num_bytes in operand_copies(func._schema.name[6:], args):
+            self._passing(num_bytes)
+
+    def _passing(self, num_bytes: int) -> None:
+        """A block that a kernel takes and gives back within its call."""
+        index = len(self._births)
+        birth = _Birth(num_bytes, self.phase, -1, transferred=False)
+        birth.kind, birth.died_in = StorageKind.TEMPORARY, self.phase
+        self._births.append(birth)
+        position = len(self.calls) - 1 if self.recording else -1
+        self.events += [(1, index, position), (-1, index, position)]
 
     def _record(self, op: Op) -> None:
         index = self._ops.setdefault(op, len(self._ops))
@@ -138,6 +151,7 @@ class Recorder:
 
     def start_step(self) -> None:
         """A step begins: what was recorded of the one before is dropped."""
+        gc.collect()
         self.recording = True
         self.calls.clear()
         self.steady_from = len(self.events)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -19,8 +20,8 @@ from gpurig.errors import NotTraceable
 from gpurig.model.trace import Phase, StorageKind
 from gpurig.trace import facade, kernels
 from gpurig.trace.autocast import Autocast
-from gpurig.trace.device import DEVICE, LARGE_ELEMENTS, PlannedDevice, on_device
 from gpurig.trace.card import CardFacts
+from gpurig.trace.device import DEVICE, LARGE_ELEMENTS, PlannedDevice, on_device
 from gpurig.trace.modules import ModuleMover, Normalize
 from gpurig.trace.patches import Patches
 from gpurig.trace.record import Recorder
@@ -60,7 +61,12 @@ class Session:
         patches = Patches()
         library = torch.library.Library("aten", "IMPL")
         hooks: list[Any] = []
+        collecting = gc.isenabled()
         try:
+            # reference cycles are collected at the start of each step: when a tensor in one dies must not depend on chance
+            gc.collect()
+            gc.freeze()
+            gc.disable()
             self._install(patches, library, hooks)
             with self._names, self.device:
                 yield self
@@ -69,6 +75,9 @@ class Session:
                 hook.remove()
             library._destroy()
             patches.restore()
+            gc.unfreeze()
+            if collecting:
+                gc.enable()
 
     def moved_parameters(self) -> list[torch.Tensor]:
         """Parameters that were moved to the planned device, in the order of moving."""

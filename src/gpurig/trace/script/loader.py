@@ -40,6 +40,7 @@ class LoaderFacts:
 
     loader: weakref.ref[Any]
     asked_workers: int
+    host_only: bool = True  # the pipeline has not touched the device so far
     fetch_times_s: list[float] = field(default_factory=list)
     batch_bytes: int = 0
     samples: int | None = None
@@ -188,16 +189,30 @@ class _Repeating(dataloader_module._SingleProcessDataLoaderIter):
 
     def _fetch(self) -> Any:
         facts = self._facts
-        # a pipeline that touches the device itself must see it; any other is timed as it would run in a worker
-        host_only = bool(facts.fetch_times_s) and not any(isinstance(t, FakeTensor) for t in _tensors(self._seen[:1]))
-        with _bare() if host_only else contextlib.nullcontext():
-            started = time.perf_counter()
-            batch = super().__next__()
-            facts.fetch_times_s.append(time.perf_counter() - started)
+        batch = self._timed()
         if not facts.batch_bytes:
             found = list(_tensors([batch]))
             facts.batch_bytes = sum(t.numel() * t.element_size() for t in found)
             facts.samples = _samples(self._facts.loader(), found)
+        return batch
+
+    def _timed(self) -> Any:
+        """A batch, timed as it would be made in a worker; a pipeline that touches the device itself must see it instead."""
+        facts = self._facts
+        started = time.perf_counter()
+        if facts.host_only:
+            try:
+                with _bare():
+                    batch = super().__next__()
+            except StopIteration:
+                raise
+            except Exception:  # noqa: BLE001 whatever it is: the second try shows it, if it is the script's own
+                facts.host_only = False
+                started = time.perf_counter()
+                batch = super().__next__()
+        else:
+            batch = super().__next__()
+        facts.fetch_times_s.append(time.perf_counter() - started)
         return batch
 
 
