@@ -10,10 +10,8 @@ is a request for one on the planned device.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import CodeType, FrameType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -27,6 +25,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gpurig.trace.kernels import cudnn_rnn_shapes
 from gpurig.trace.shapes import Remembered, ShapeMemory
 from gpurig.trace.values import HEALTHY, KnownValues, plausible, small
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import CodeType, FrameType
 
 aten = torch.ops.aten
 DEVICE = torch.device("cuda", 0)
@@ -59,7 +61,7 @@ _PATIENCE = 1000  # "true" so many times at one place is a loop that waits for "
 def _is_weight(args: tuple[Any, ...]) -> bool:
     """Whether an in-place fill is of something as large as only weights are."""
     target = args[0]
-    return target.is_floating_point() and target.numel() >= LARGE_ELEMENTS
+    return target.is_floating_point() and target.numel() >= LARGE_ELEMENTS  # type: ignore[no-any-return]
 
 
 def on_device(value: object) -> bool:
@@ -187,7 +189,7 @@ class PlannedDevice(TorchDispatchMode):
     def _means_planned(self, device: torch.device) -> bool:
         if device.type == "meta":
             return not self.user_wants_meta and not self._native
-        return device.type == "cuda"
+        return device.type == "cuda"  # type: ignore[no-any-return]
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One operator on planned tensors: shapes, then values where known, then the observer."""
@@ -328,7 +330,7 @@ class PlannedDevice(TorchDispatchMode):
         self.host_syncs += 1
         known = [self.values.get(t) if isinstance(t, FakeTensor) else t for t in args[:2]]
         if known[0] is None or known[1] is None:
-            return args[0].shape == args[1].shape
+            return args[0].shape == args[1].shape  # type: ignore[no-any-return]
         return bool(torch.equal(known[0], known[1]))
 
     def _collective(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import defaultdict
-from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from gpurig.trace.card import CardFacts
 from gpurig.trace.device import DEVICE, on_device
-from gpurig.trace.patches import Patches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpurig.trace.card import CardFacts
+    from gpurig.trace.patches import Patches
 
 
 class FakeEvent:
@@ -46,7 +49,7 @@ class FakeStream:
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
-    def __enter__(self) -> FakeStream:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None: ...
@@ -116,6 +119,14 @@ def _constant(value: Any) -> Callable[..., Any]:
     return answer
 
 
+def _yes() -> Callable[..., bool]:
+    return _constant(value=True)
+
+
+def _no() -> Callable[..., bool]:
+    return _constant(value=False)
+
+
 def _nothing() -> Callable[..., None]:
     """A function of its own each time: PyTorch's table of traceable functions refuses one under two names."""
     return _constant(None)
@@ -153,9 +164,9 @@ def install(
         synchronized()
 
     answers: dict[str, Any] = {
-        "is_available": _constant(True),
-        "is_initialized": _constant(True),
-        "_is_compiled": _constant(True),
+        "is_available": _yes(),
+        "is_initialized": _yes(),
+        "_is_compiled": _yes(),
         "_lazy_init": _nothing(),
         "init": _nothing(),
         "device_count": _counter(card, counted),
@@ -167,7 +178,7 @@ def install(
         "get_arch_list": _constant([f"sm_{card.capability[0]}{card.capability[1]}"]),
         "is_bf16_supported": _constant(card.capability >= (8, 0)),
         "synchronize": synchronize,
-        "can_device_access_peer": _constant(True),
+        "can_device_access_peer": _yes(),
         "current_stream": _constant(stream),
         "default_stream": _constant(stream),
         "stream": _no_context(),
@@ -176,7 +187,7 @@ def install(
         "device_of": _no_context(),
         "Stream": FakeStream,
         "Event": FakeEvent,
-        "is_current_stream_capturing": _constant(False),
+        "is_current_stream_capturing": _no(),
         "manual_seed": _nothing(),
         "manual_seed_all": _nothing(),
         "seed": _nothing(),
@@ -217,9 +228,9 @@ def install(
         torch._C, "_cuda_getCurrentRawStream", _constant(0)
     )  # missing in builds without CUDA; libraries take it
     patches.set_existing(torch._C, "_cuda_getDeviceCount", _constant(card.num_gpus))
-    patches.set_existing(torch.cuda.amp.common, "amp_definitely_not_available", _constant(False))
+    patches.set_existing(torch.cuda.amp.common, "amp_definitely_not_available", _no())
     # FakeTensorMode asks torch.cuda.is_available() whether it may touch the device; the answer above is for scripts
-    patches.set(FakeTensorMode, "avoid_device_init", property(_constant(True)))
+    patches.set(FakeTensorMode, "avoid_device_init", property(_yes()))
     _install_tensor_facts(patches)
 
 
@@ -251,7 +262,7 @@ def _install_accelerator(
     if accelerator is None:  # before torch 2.6
         return
     answers: dict[str, Any] = {
-        "is_available": _constant(True),
+        "is_available": _yes(),
         "device_count": _counter(card, counted),
         "current_accelerator": _constant(torch.device("cuda")),
         "current_device_index": _constant(0),
@@ -317,15 +328,15 @@ def _install_tensor_facts(patches: Patches) -> None:
 
     patches.set(FakeTensor, "numpy", numpy)
     patches.set(FakeTensor, "is_cuda", property(on_device))
-    patches.set(FakeTensor, "is_meta", property(_constant(False)))
+    patches.set(FakeTensor, "is_meta", property(_no()))
     patches.set(FakeTensor, "is_cpu", property(lambda self: not on_device(self)))
     patches.set(FakeTensor, "get_device", lambda self: 0 if on_device(self) else -1)
     patches.set(FakeTensor, "tolist", tolist)
     patches.set(FakeTensor, "__format__", format_)
     patches.set(FakeTensor, "type", type_)
     patches.set(FakeTensor, "record_stream", _nothing())
-    patches.set(FakeTensor, "is_pinned", _constant(False))
-    patches.set(FakeTensor, "is_shared", _constant(False))
+    patches.set(FakeTensor, "is_pinned", _no())
+    patches.set(FakeTensor, "is_shared", _no())
 
 
 _TYPE_NAMES = {

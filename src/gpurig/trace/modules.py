@@ -5,8 +5,7 @@ Optimizers, tied weights and hooks hold parameters by identity, so a real parame
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -18,8 +17,12 @@ from torch.utils._device import _device_constructors
 from gpurig.model.trace import StorageKind
 from gpurig.trace.device import DEVICE, PlannedDevice, on_device
 from gpurig.trace.facade import TYPE_DTYPES
-from gpurig.trace.patches import Patches
-from gpurig.trace.record import Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpurig.trace.patches import Patches
+    from gpurig.trace.record import Recorder
 
 
 def become(tensor: torch.Tensor, other: torch.Tensor) -> bool:
@@ -70,7 +73,7 @@ class ModuleMover:
 
         patches.set(nn.Module, "_apply", _apply)
         patches.set(torch.Tensor, "_make_subclass", staticmethod(_subclass_maker(torch.Tensor._make_subclass)))
-        patches.set_existing(nn.RNNBase, "flatten_parameters", lambda self: None)
+        patches.set_existing(nn.RNNBase, "flatten_parameters", lambda _: None)
 
     def apply(self, module: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], *, recurse: bool) -> nn.Module:
         """Apply `fn` to every parameter and buffer, in place."""
@@ -89,7 +92,7 @@ class ModuleMover:
             if buffer is not None:
                 with torch.no_grad():
                     module._buffers[name] = fn(buffer)
-                self._recorder.mark((module._buffers[name],), StorageKind.PARAMETER)  # type: ignore[arg-type]
+                self._recorder.mark((module._buffers[name],), StorageKind.PARAMETER)
 
     def _move(self, module: nn.Module, name: str, parameter: nn.Parameter, fn: Callable[[Any], Any]) -> None:
         if isinstance(parameter, UninitializedTensorMixin):
@@ -112,7 +115,7 @@ class ModuleMover:
                 self._recorder.note(
                     "identity", "a parameter in use was replaced when it moved: its optimizer may be stale"
                 )
-                parameter = module._parameters[name]  # type: ignore[assignment]
+                parameter = module._parameters[name]
             elif isinstance(parameter, FakeTensor):
                 self.moved.append((parameter, target))
             if gradient is not None:
@@ -294,8 +297,8 @@ def on_device_generator(generator: Any) -> bool:
 
 def _is_cuda(device: Any) -> bool:
     if isinstance(device, torch.device):
-        return device.type == "cuda"
-    return isinstance(device, str) and device.partition(":")[0] == "cuda" or isinstance(device, int) and device >= 0
+        return device.type == "cuda"  # type: ignore[no-any-return]
+    return (isinstance(device, str) and device.partition(":")[0] == "cuda") or (isinstance(device, int) and device >= 0)
 
 
 def _is_meta(device: Any) -> bool:
@@ -312,7 +315,7 @@ def _to(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _name_for(tensor: torch.Tensor) -> torch.device:
     """C++ takes a planned tensor's device for meta: named so, it sees that there is nothing to move."""
-    return _META if on_device(tensor) and not tensor.fake_mode.native else DEVICE  # type: ignore[attr-defined]
+    return _META if on_device(tensor) and not tensor.fake_mode.native else DEVICE
 
 
 def _names_cuda(value: Any) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +13,13 @@ import torch
 from gpurig.model.trace import Assumption, Call, Op, OpClass, Phase, Site, Storage, StorageKind
 from gpurig.trace.cost import describe, dtype_name
 from gpurig.trace.device import on_device, tensors
-from gpurig.trace.shapes import Remembered
 from gpurig.trace.temporaries import operand_copies
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import FrameType
+
+    from gpurig.trace.shapes import Remembered
 
 _SITE_FROM_BYTES = 1 << 20  # smaller storages are not worth a look at the stack
 _OURS = str(Path(__file__).parent)
@@ -117,7 +118,7 @@ class Recorder:
         self._births.append(_Birth(num_bytes, self.phase, site, transferred=came))
         self._allocated += num_bytes
         self._peak = max(self._peak, self._allocated)
-        self._live[key] = (index, weakref.ref(storage, lambda _, key=key: self._free(key)))
+        self._live[key] = (index, weakref.ref(storage, lambda _, key=key: self._free(key)))  # type: ignore[misc]
         self.events.append((1, index, len(self.calls) - 1 if self.recording else -1))
 
     def current(self, *_: Any) -> int:

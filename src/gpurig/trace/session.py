@@ -6,8 +6,7 @@ import contextlib
 import gc
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import optim
@@ -20,11 +19,15 @@ from gpurig.errors import NotTraceable
 from gpurig.model.trace import Phase, StorageKind
 from gpurig.trace import facade, kernels
 from gpurig.trace.autocast import Autocast
-from gpurig.trace.card import CardFacts
 from gpurig.trace.device import DEVICE, LARGE_ELEMENTS, PlannedDevice, on_device
 from gpurig.trace.modules import ModuleMover, Normalize
 from gpurig.trace.patches import Patches
 from gpurig.trace.record import Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gpurig.trace.card import CardFacts
 
 
 class Session:
@@ -162,8 +165,8 @@ class Session:
                 return {(DEVICE if d.type == "meta" else d, t): tensors for (d, t), tensors in groups.items()}
 
             patches.set(torch._C, "_group_tensors_by_device_and_dtype", grouped)
-        patches.set_existing(optim.Optimizer, "_cuda_graph_capture_health_check", lambda self: None)
-        patches.set_existing(optim.Optimizer, "_accelerator_graph_capture_health_check", lambda self: None)
+        patches.set_existing(optim.Optimizer, "_cuda_graph_capture_health_check", lambda _: None)
+        patches.set_existing(optim.Optimizer, "_accelerator_graph_capture_health_check", lambda _: None)
 
     def _install_backward(self, patches: Patches) -> None:
         def in_backward(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -187,7 +190,7 @@ class Session:
     def _counted(self) -> None:
         self.asked_how_many = True
 
-    def _before_step(self, optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _before_step(self, optimizer: optim.Optimizer, *_: Any) -> None:
         self.optimizers.setdefault(id(optimizer), optimizer)
         self.stepped_with_gradients = _has_gradients(optimizer)
         for group in optimizer.param_groups:
@@ -195,7 +198,7 @@ class Session:
             self.recorder.mark((p.grad for p in group["params"] if p.grad is not None), StorageKind.GRADIENT)
         self.recorder.phase = Phase.OPTIMIZER
 
-    def _after_step(self, optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _after_step(self, optimizer: optim.Optimizer, *_: Any) -> None:
         self.recorder.phase = Phase.FORWARD
         self.stepped_with_gradients = self.stepped_with_gradients or _has_gradients(optimizer)  # LBFGS: in its closure
         for group in optimizer.param_groups:

@@ -7,12 +7,13 @@ of a trace on its keys; this one keeps what matters on the planned device and no
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from gpurig.model.trace import Op
+if TYPE_CHECKING:
+    from gpurig.model.trace import Op
 
 aten = torch.ops.aten
 _META = torch.device("meta")
@@ -167,7 +168,7 @@ def _kind(func: Any) -> Kind:
     if all(alias is None for alias in aliases):
         return Kind.FRESH
     first = schema.arguments[0].alias_info if schema.arguments else None
-    if len(aliases) != 1 or first is None or aliases[0].before_set != first.before_set and not _returns_list(func):
+    if len(aliases) != 1 or first is None or (aliases[0].before_set != first.before_set and not _returns_list(func)):
         return Kind.OTHER
     if first.is_write:
         return Kind.SAME

@@ -9,7 +9,6 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,8 @@ from gpurig.errors import GpurigError
 from gpurig.trace.script.request import ChildReport, ScriptRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gpurig.trace.script.launch import Launch
     from gpurig.trace.script.steps import StepWatch
     from gpurig.trace.session import Session

@@ -1,6 +1,4 @@
-"""Several processes and several GPUs: a process group that answers by itself, launchers, and wrappers that are recorded
-and not run.
-"""
+"""Several processes and GPUs: a process group that answers by itself, launchers, wrappers that are recorded and not run."""
 
 from __future__ import annotations
 
@@ -8,9 +6,8 @@ import contextlib
 import copy
 import os
 import sys
-from collections.abc import Callable
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -19,9 +16,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from gpurig.trace.device import DEVICE
-from gpurig.trace.patches import Patches
-from gpurig.trace.script.request import ScriptRequest
-from gpurig.trace.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpurig.trace.patches import Patches
+    from gpurig.trace.script.request import ScriptRequest
+    from gpurig.trace.session import Session
 
 
 class Launch:
@@ -238,14 +239,14 @@ class Launch:
             "__init__": init,
             "forward": forward,
             "module": property(lambda wrapper: wrapper._fsdp_wrapped_module),
-            "__getattr__": lambda wrapper, name: _inner_attribute(wrapper, name),
+            "__getattr__": _inner_attribute,
             "no_sync": _no_context,
             "clip_grad_norm_": clip,
             "summon_full_params": staticmethod(_no_context),
             "state_dict_type": staticmethod(_no_context),
             "set_state_dict_type": staticmethod(_nothing),
-            "optim_state_dict": staticmethod(lambda model, optimizer, *_, **__: optimizer.state_dict()),
-            "full_optim_state_dict": staticmethod(lambda model, optimizer, *_, **__: optimizer.state_dict()),
+            "optim_state_dict": staticmethod(_optimizer_state),
+            "full_optim_state_dict": staticmethod(_optimizer_state),
             "named_parameters": nn.Module.named_parameters,
             "named_buffers": nn.Module.named_buffers,
             "apply": nn.Module.apply,
@@ -274,7 +275,7 @@ class Launch:
 
         for name in [n for n in vars(module_class) if n.startswith(("set_", "unshard", "reshard", "_set_"))]:
             patches.set(module_class, name, _nothing)
-        patches.set(module_class, "_apply", lambda module, *args, **kwargs: nn.Module._apply(module, *args, **kwargs))
+        patches.set(module_class, "_apply", nn.Module._apply)
         patches.set(module_class, "__new__", lambda cls, *_, **__: object.__new__(cls))
         patches.set(fsdp, "fully_shard", fully_shard)
         with contextlib.suppress(ImportError):
@@ -297,8 +298,8 @@ def _say_sharded(module: nn.Module) -> None:
     for parameter in module.parameters():
         if isinstance(parameter, DTensor):
             continue  # tensor parallel already: it says so itself
-        parameter.placements = (Shard(0),)  # type: ignore[attr-defined]
-        parameter.to_local = parameter.full_tensor = lambda parameter=parameter: parameter  # type: ignore[attr-defined]
+        parameter.placements = (Shard(0),)
+        parameter.to_local = parameter.full_tensor = lambda parameter=parameter: parameter
 
 
 def _takes_part(args: tuple[Any, ...]) -> bool:
@@ -326,6 +327,10 @@ def _moved(values: Any) -> Any:
 
 
 def _nothing(*_: Any, **__: Any) -> None: ...
+
+
+def _optimizer_state(_: Any, optimizer: torch.optim.Optimizer, *__: Any, **___: Any) -> dict[str, Any]:
+    return optimizer.state_dict()  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager

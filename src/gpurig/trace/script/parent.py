@@ -14,13 +14,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import gpurig
 from gpurig.errors import BadFile, GpurigError, MissingPackage, NotTraceable, ScriptFailed, ScriptNotFound
 from gpurig.trace import store
 from gpurig.trace.script.request import ChildReport, ScriptRequest, ScriptTrace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _GRACE_S = 5.0  # the child reports by itself at its limit; it is killed this much later
 _MOST_GPUS = 64
@@ -135,7 +138,7 @@ def _run(request: ScriptRequest, scratch: Path, terminal: int) -> int | None:
         str(scratch / "report.json"),
     ]
     with (scratch / "out").open("wb") as out, (scratch / "err").open("wb") as err:
-        child = subprocess.Popen(
+        child = subprocess.Popen(  # noqa: S603 (running the user's script is what was asked for)
             command,
             cwd=request.cwd,
             env=_environment(request, scratch),

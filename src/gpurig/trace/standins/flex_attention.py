@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812 (its usual name)
 
 from gpurig.trace.device import on_device
 from gpurig.trace.standins.imports import after_import
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from gpurig.trace.patches import Patches
     from gpurig.trace.session import Session
 
