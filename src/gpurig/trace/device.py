@@ -10,18 +10,25 @@ is a request for one on the planned device.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import CodeType, FrameType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpurig.trace.kernels import cudnn_rnn_shapes
 from gpurig.trace.shapes import Remembered, ShapeMemory
 from gpurig.trace.values import HEALTHY, KnownValues, plausible, small
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import CodeType, FrameType
 
 aten = torch.ops.aten
 DEVICE = torch.device("cuda", 0)
@@ -54,7 +61,7 @@ _PATIENCE = 1000  # "true" so many times at one place is a loop that waits for "
 def _is_weight(args: tuple[Any, ...]) -> bool:
     """Whether an in-place fill is of something as large as only weights are."""
     target = args[0]
-    return target.is_floating_point() and target.numel() >= LARGE_ELEMENTS
+    return target.is_floating_point() and target.numel() >= LARGE_ELEMENTS  # type: ignore[no-any-return]
 
 
 def on_device(value: object) -> bool:
@@ -129,6 +136,11 @@ class PlannedDevice(TorchDispatchMode):
             aten.silu_backward.default: self._one_kernel,
             aten.mish_backward.default: self._one_kernel,
             aten._cudnn_rnn.default: self._rnn,
+            aten._pack_padded_sequence.default: self._pack_padded,
+            aten._ctc_loss.default: self._ctc_loss,
+            aten._ctc_loss.Tensor: self._ctc_loss,
+            aten._ctc_loss_backward.default: self._ctc_loss_backward,
+            aten._ctc_loss_backward.Tensor: self._ctc_loss_backward,
             aten._cudnn_rnn_backward.default: self._rnn_backward,
         }
 
@@ -167,6 +179,8 @@ class PlannedDevice(TorchDispatchMode):
         self.current = func._schema.name
         if func.namespace == "c10d":
             return self._collective(func, args, kwargs)
+        if kwargs.get("generator") is not None:
+            kwargs = {**kwargs, "generator": None}
         special = self._special.get(func)
         if special is not None:
             return special(func, args, kwargs)
@@ -175,7 +189,7 @@ class PlannedDevice(TorchDispatchMode):
     def _means_planned(self, device: torch.device) -> bool:
         if device.type == "meta":
             return not self.user_wants_meta and not self._native
-        return device.type == "cuda"
+        return device.type == "cuda"  # type: ignore[no-any-return]
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One operator on planned tensors: shapes, then values where known, then the observer."""
@@ -198,6 +212,8 @@ class PlannedDevice(TorchDispatchMode):
                 out = self.fake_mode.dispatch(func, (), args, kwargs)
             except DynamicOutputShapeException:
                 return self._unknown_length(func, args, kwargs)
+            except (UnsupportedOperatorException, NotImplementedError) as error:
+                out = self._on_host(func, args, kwargs, error)
             if key is not None:
                 known = self._memory.learn(key, func, args, out)
         self.values.follow(func, args, kwargs, out)
@@ -207,6 +223,35 @@ class PlannedDevice(TorchDispatchMode):
     def _finish(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         self.values.follow(func, args, kwargs, out)
         self._observe(func, args, kwargs, out)
+
+    def _on_host(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Any:
+        """An operator that PyTorch cannot follow by shape: computed once on the host, on harmless values."""
+
+        def real(value: Any) -> Any:
+            if isinstance(value, (list, tuple)):
+                return type(value)(real(v) for v in value)
+            if isinstance(value, torch.device):
+                return _CPU
+            if not isinstance(value, FakeTensor):
+                return value
+            known = self.values.get(value)
+            return plausible(value).to(value.dtype) if known is None else known
+
+        with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
+            try:
+                out = func(*real(args), **{k: real(v) for k, v in kwargs.items()})
+            except (RuntimeError, NotImplementedError, TypeError, IndexError, ValueError):
+                raise error from None
+        self._note("fallback", f"the shape of {func._schema.name}'s result was found by computing it once on the CPU")
+        mutated = func._schema.is_mutable and out is not None and not isinstance(out, (tuple, list))
+        if mutated:
+            return args[0]
+        if isinstance(out, (tuple, list)):
+            return type(out)(self._like(o) for o in out)
+        return self._like(out)
+
+    def _like(self, value: Any) -> Any:
+        return self._new(tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else value
 
     def _is_composite(self, func: Any) -> bool:
         known = self._composite.get(func)
@@ -285,7 +330,7 @@ class PlannedDevice(TorchDispatchMode):
         self.host_syncs += 1
         known = [self.values.get(t) if isinstance(t, FakeTensor) else t for t in args[:2]]
         if known[0] is None or known[1] is None:
-            return args[0].shape == args[1].shape
+            return args[0].shape == args[1].shape  # type: ignore[no-any-return]
         return bool(torch.equal(known[0], known[1]))
 
     def _collective(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -402,6 +447,38 @@ class PlannedDevice(TorchDispatchMode):
             [self._new(tuple(w.shape), w.dtype) for w in weights] if mask[3] else [],
         )
         self._observe(func, args, kwargs, (*out[:3], *out[3]))
+        return out
+
+    def _pack_padded(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Packing reads the lengths on the host, and gives the batch sizes there."""
+        x, lengths, batch_first = args
+        real = self.values.get(lengths) if isinstance(lengths, FakeTensor) else lengths
+        if real is None:
+            real = torch.full(tuple(lengths.shape), x.shape[1 if batch_first else 0])
+        longest = int(real.max())
+        sizes = (real[None, :] > torch.arange(longest)[:, None]).sum(1)
+        out = self._new((int(real.sum()), *x.shape[2:]), x.dtype)
+        self._observe(func, (x,), kwargs, out)
+        return out, sizes
+
+    def _ctc_loss(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        log_probs, targets, target_lengths = args[0], args[1], args[3]
+        if targets.dim() == 2:
+            longest = targets.shape[1]
+        else:
+            known = self.values._real(target_lengths)[0]
+            longest = int(torch.as_tensor(known).max()) if known is not None else targets.shape[0]
+        steps, batch = log_probs.shape[0], log_probs.shape[1] if log_probs.dim() == 3 else 1
+        out = (
+            self._new((batch,), log_probs.dtype),
+            self._new((batch, steps, 2 * longest + 1), log_probs.dtype),
+        )
+        self._observe(func, args, kwargs, out)
+        return out
+
+    def _ctc_loss_backward(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        out = self._new(tuple(args[1].shape), args[1].dtype)
+        self._observe(func, args, kwargs, out)
         return out
 
     def _new(self, shape: tuple[int, ...], dtype: torch.dtype) -> FakeTensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +13,13 @@ import torch
 from gpurig.model.trace import Assumption, Call, Op, OpClass, Phase, Site, Storage, StorageKind
 from gpurig.trace.cost import describe, dtype_name
 from gpurig.trace.device import on_device, tensors
-from gpurig.trace.shapes import Remembered
 from gpurig.trace.temporaries import operand_copies
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import FrameType
+
+    from gpurig.trace.shapes import Remembered
 
 _SITE_FROM_BYTES = 1 << 20  # smaller storages are not worth a look at the stack
 _OURS = str(Path(__file__).parent)
@@ -62,6 +63,7 @@ class Recorder:
         self.dtypes: dict[str, int] = {}
         self.watched: set[int] | None = None  # storages whose writes outside backward are counted in `writes`
         self.writes = 0
+        self._allocated = self._peak = 0
 
     # --- what happens -------------------------------------------------------------------------------------------------
     def observe(
@@ -114,8 +116,18 @@ class Recorder:
         site = self.here() if num_bytes >= _SITE_FROM_BYTES else -1
         came = bool(args) and isinstance(args[0], torch.Tensor) and not on_device(args[0])
         self._births.append(_Birth(num_bytes, self.phase, site, transferred=came))
-        self._live[key] = (index, weakref.ref(storage, lambda _, key=key: self._free(key)))
+        self._allocated += num_bytes
+        self._peak = max(self._peak, self._allocated)
+        self._live[key] = (index, weakref.ref(storage, lambda _, key=key: self._free(key)))  # type: ignore[misc]
         self.events.append((1, index, len(self.calls) - 1 if self.recording else -1))
+
+    def current(self, *_: Any) -> int:
+        """Bytes allocated now."""
+        return self._allocated
+
+    def highest(self, *_: Any) -> int:
+        """The most bytes allocated so far."""
+        return self._peak
 
     def adopt(self, tensor: torch.Tensor, kind: StorageKind) -> None:
         """A planned tensor that no operator made (a moved parameter)."""
@@ -125,7 +137,9 @@ class Recorder:
     def _free(self, key: int) -> None:
         entry = self._live.pop(key, None)
         if entry is not None:
-            self._births[entry[0]].died_in = self.phase
+            birth = self._births[entry[0]]
+            birth.died_in = self.phase
+            self._allocated -= birth.num_bytes
             self.events.append((-1, entry[0], len(self.calls) - 1 if self.recording else -1))
 
     def mark(self, marked: Iterable[torch.Tensor], kind: StorageKind) -> None:

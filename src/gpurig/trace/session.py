@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import threading
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import optim
@@ -19,11 +19,15 @@ from gpurig.errors import NotTraceable
 from gpurig.model.trace import Phase, StorageKind
 from gpurig.trace import facade, kernels
 from gpurig.trace.autocast import Autocast
-from gpurig.trace.card import CardFacts
 from gpurig.trace.device import DEVICE, LARGE_ELEMENTS, PlannedDevice, on_device
 from gpurig.trace.modules import ModuleMover, Normalize
 from gpurig.trace.patches import Patches
 from gpurig.trace.record import Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gpurig.trace.card import CardFacts
 
 
 class Session:
@@ -49,6 +53,7 @@ class Session:
         self.extensions: Callable[[str], Any] = _no_extensions
         self.stepped_with_gradients = False  # whether the optimizer that steps had a gradient to go by
         self._native = native
+        self._names = Normalize(self.device)
         self._mover = ModuleMover(self.device, self.recorder)
         self.asked_how_many = False  # the script has asked how many GPUs there are
         self.optimizers: dict[int, optim.Optimizer] = {}
@@ -66,7 +71,7 @@ class Session:
             gc.freeze()
             gc.disable()
             self._install(patches, library, hooks)
-            with Normalize(self.device), self.device:
+            with self._names, self.device:
                 yield self
         finally:
             for hook in hooks:
@@ -86,13 +91,15 @@ class Session:
         self._mover.give_back()
 
     def _install(self, patches: Patches, library: torch.library.Library, hooks: list[Any]) -> None:
-        facade.install(patches, self.card, self._synchronized, self._counted)
+        facade.install(patches, self.card, self._synchronized, self._counted, self.recorder)
         self._mover.install(patches)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch warns that its kernels are overridden: that is the purpose
             kernels.install(library, self.sm)
             if not self._native:
                 self._install_autocast(patches, library)
+        self._names.install(patches)
+        self._install_threads(patches)
         self._install_initializers(patches)
         self._install_optimizers(patches)
         self._install_backward(patches)
@@ -109,6 +116,22 @@ class Session:
             clear()
 
         patches.set(torch, "clear_autocast_cache", clear_autocast_cache)
+
+    def _install_threads(self, patches: Patches) -> None:
+        """Modes belong to a thread: one that the script starts gets them too."""
+        start = threading.Thread.start
+
+        def planned_start(thread: threading.Thread) -> None:
+            run = thread.run
+
+            def planned_run() -> None:
+                with Normalize(self.device), self.device:
+                    run()
+
+            thread.run = planned_run  # type: ignore[method-assign]
+            start(thread)
+
+        patches.set(threading.Thread, "start", planned_start)
 
     def _install_initializers(self, patches: Patches) -> None:
         """Initialisers that loop until the values please them, or decompose large matrices on the host."""
@@ -142,8 +165,8 @@ class Session:
                 return {(DEVICE if d.type == "meta" else d, t): tensors for (d, t), tensors in groups.items()}
 
             patches.set(torch._C, "_group_tensors_by_device_and_dtype", grouped)
-        patches.set_existing(optim.Optimizer, "_cuda_graph_capture_health_check", lambda self: None)
-        patches.set_existing(optim.Optimizer, "_accelerator_graph_capture_health_check", lambda self: None)
+        patches.set_existing(optim.Optimizer, "_cuda_graph_capture_health_check", lambda _: None)
+        patches.set_existing(optim.Optimizer, "_accelerator_graph_capture_health_check", lambda _: None)
 
     def _install_backward(self, patches: Patches) -> None:
         def in_backward(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -167,7 +190,7 @@ class Session:
     def _counted(self) -> None:
         self.asked_how_many = True
 
-    def _before_step(self, optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _before_step(self, optimizer: optim.Optimizer, *_: Any) -> None:
         self.optimizers.setdefault(id(optimizer), optimizer)
         self.stepped_with_gradients = _has_gradients(optimizer)
         for group in optimizer.param_groups:
@@ -175,7 +198,7 @@ class Session:
             self.recorder.mark((p.grad for p in group["params"] if p.grad is not None), StorageKind.GRADIENT)
         self.recorder.phase = Phase.OPTIMIZER
 
-    def _after_step(self, optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _after_step(self, optimizer: optim.Optimizer, *_: Any) -> None:
         self.recorder.phase = Phase.FORWARD
         self.stepped_with_gradients = self.stepped_with_gradients or _has_gradients(optimizer)  # LBFGS: in its closure
         for group in optimizer.param_groups:

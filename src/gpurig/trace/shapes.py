@@ -7,12 +7,13 @@ of a trace on its keys; this one keeps what matters on the planned device and no
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from gpurig.model.trace import Op
+if TYPE_CHECKING:
+    from gpurig.model.trace import Op
 
 aten = torch.ops.aten
 _META = torch.device("meta")
@@ -122,11 +123,11 @@ class ShapeMemory:
 
     def _tensor(self, described: Any, base: torch.Tensor | None) -> FakeTensor:
         shape, strides, dtype, offset = described
-        if base is None:
-            meta = _empty_strided(shape, strides, dtype=dtype, device=_META)
-        else:
-            meta = _empty_strided((0,), (1,), dtype=dtype, device=_META)
-            with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            if base is None:
+                meta = _empty_strided(shape, strides, dtype=dtype, device=_META)
+            else:
+                meta = _empty_strided((0,), (1,), dtype=dtype, device=_META)
                 meta.set_(base.untyped_storage(), offset, shape, strides)
         return FakeTensor(self._mode, meta, self._device)
 
@@ -167,7 +168,7 @@ def _kind(func: Any) -> Kind:
     if all(alias is None for alias in aliases):
         return Kind.FRESH
     first = schema.arguments[0].alias_info if schema.arguments else None
-    if len(aliases) != 1 or first is None or aliases[0].before_set != first.before_set and not _returns_list(func):
+    if len(aliases) != 1 or first is None or (aliases[0].before_set != first.before_set and not _returns_list(func)):
         return Kind.OTHER
     if first.is_write:
         return Kind.SAME

@@ -51,12 +51,16 @@ class KnownValues:
         if entry is None:
             return None
         value, writes = entry
+        if tensor.layout is not torch.strided:
+            return None
         if self._writes and self._writes.get(tensor.untyped_storage()._cdata, 0) != writes:
             return None
-        return value  # type: ignore[no-any-return]
+        return value
 
     def set(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
         """Remember the true value of a planned tensor."""
+        if tensor.layout is not torch.strided:
+            return
         writes = self._writes.get(tensor.untyped_storage()._cdata, 0) if self._writes else 0
         tensor.__dict__[_ATTRIBUTE] = (value, writes)
 
@@ -66,10 +70,12 @@ class KnownValues:
 
     def forget(self, tensor: torch.Tensor) -> None:
         """A write of unknown data: this tensor and all that share its storage are no longer known."""
+        if tensor.layout is not torch.strided:
+            return
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key not in self._watch:
-            self._watch[key] = weakref.ref(storage, lambda _, key=key: self._drop(key))
+            self._watch[key] = weakref.ref(storage, lambda _, key=key: self._drop(key))  # type: ignore[misc]
         self._writes[key] = self._writes.get(key, 0) + 1
 
     def _drop(self, key: int) -> None:
@@ -86,16 +92,7 @@ class KnownValues:
         outs = [o for o in (out if isinstance(out, (tuple, list)) else (out,)) if isinstance(o, FakeTensor)]
         if not outs:
             return
-        if name in HEALTHY:
-            self.set_healthy(name, outs[0])
-            return
-        if name in ("eq", "ne") and args[0] is args[1]:  # a NaN is what differs from itself
-            self.set(outs[0], torch.tensor(name == "eq").expand(outs[0].shape))
-            return
-        if name in ("eq", "ne") and args[0].is_floating_point() and isinstance(args[1], float) and args[1] in _NOT_FINITE:
-            self.set(outs[0], torch.tensor(name == "ne").expand(outs[0].shape))
-            return
-        if _none_known(args):
+        if self._says_of_numbers(name, args, outs[0]) or _none_known(args):
             return
         real_args, known = self._real(args)
         real_kwargs, known_kwargs = self._real(kwargs)
@@ -105,16 +102,16 @@ class KnownValues:
         if not is_small:
             self._uniform(func, name, args, kwargs, outs)
             return
-        random = torch.Tag.nondeterministic_seeded in func.tags and name not in _DRAWN
-        if not (known and known_kwargs) or random or name.startswith("empty"):
-            return
-        if not _has_tensor(args) and name not in _CONSTANTS:
-            return
-        if "device" in real_kwargs:
-            real_kwargs["device"] = torch.device("cpu")
+        if known and known_kwargs and _is_determined(func, name, args):
+            self._compute(func, real_args, real_kwargs, outs)
+
+    def _compute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outs: list[FakeTensor]) -> None:
+        """The true results of an operator on true arguments."""
+        if "device" in kwargs:
+            kwargs["device"] = torch.device("cpu")
         try:
             with torch.no_grad():
-                result = func(*real_args, **real_kwargs)
+                result = func(*args, **kwargs)
         except (RuntimeError, NotImplementedError, IndexError, TypeError):
             return  # no CPU kernel for this dtype, say: then the value is simply not known
         results = result if isinstance(result, (tuple, list)) else (result,)
@@ -122,7 +119,24 @@ class KnownValues:
             if isinstance(real, torch.Tensor) and real.shape == fake.shape:
                 self.set(fake, real)
 
-    def _uniform(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], outs: list[FakeTensor]) -> None:
+    def _says_of_numbers(self, name: str, args: tuple[Any, ...], out: FakeTensor) -> bool:
+        """Whether an operator asks for NaN or infinity, whose answer in a healthy run is known."""
+        if name in HEALTHY:
+            self.set_healthy(name, out)
+            return True
+        if name not in ("eq", "ne"):
+            return False
+        if args[0] is args[1]:  # a NaN is what differs from itself
+            self.set(out, torch.tensor(name == "eq").expand(out.shape))
+            return True
+        if args[0].is_floating_point() and isinstance(args[1], float) and args[1] in _NOT_FINITE:
+            self.set(out, torch.tensor(name == "ne").expand(out.shape))
+            return True
+        return False
+
+    def _uniform(
+        self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], outs: list[FakeTensor]
+    ) -> None:
         """Large tensors of one known value (torch.isnan(x)) stay known through reductions and elementwise operators."""
         given = [a for a in args if isinstance(a, torch.Tensor)]
         values = {id(t): self._one_value(t) for t in given}
@@ -195,6 +209,13 @@ class KnownValues:
         return value, True
 
 
+def _is_determined(func: Any, name: str, args: tuple[Any, ...]) -> bool:
+    """Whether an operator's result follows from its arguments alone."""
+    if torch.Tag.nondeterministic_seeded in func.tags and name not in _DRAWN:
+        return False
+    return not name.startswith("empty") and (_has_tensor(args) or name in _CONSTANTS)
+
+
 def _none_known(args: tuple[Any, ...]) -> bool:
     """Whether the first tensor among the arguments is planned and has no known value: then nothing follows from it."""
     for value in args:
@@ -206,7 +227,9 @@ def _none_known(args: tuple[Any, ...]) -> bool:
 
 
 def _is_expanded(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.numel() > MAX_FLOAT_ELEMENTS and all(s == 0 for s in value.stride())
+    return (
+        isinstance(value, torch.Tensor) and value.numel() > MAX_FLOAT_ELEMENTS and all(s == 0 for s in value.stride())
+    )
 
 
 def _has_tensor(value: Any) -> bool:

@@ -18,7 +18,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m gpurig.trace.script", description=__doc__)
     parser.add_argument("script")
     parser.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module, as for python -m")
-    parser.add_argument("--json", action="store_true", help="accepted for the sake of other commands; JSON is all there is")
+    parser.add_argument(
+        "--json", action="store_true", help="accepted for the sake of other commands; JSON is all there is"
+    )
     parser.add_argument("--python", help="interpreter of the script's environment")
     parser.add_argument("--time-limit", type=float, default=150.0)
     parser.add_argument("--steps", type=int, default=3)
@@ -47,7 +49,11 @@ def main() -> int:
     try:
         traced = trace_script(request)
     except GpurigError as error:
-        print(json.dumps({"code": error.code, "reason": error.message, "details": error.details, "hint": error.hint}, indent=1))
+        print(
+            json.dumps(
+                {"code": error.code, "reason": error.message, "details": error.details, "hint": error.hint}, indent=1
+            )
+        )
         return error.exit_code
     if options.out:
         store.save(traced.trace, options.out)

@@ -41,11 +41,14 @@ def main(request_file: Path, report_file: Path) -> None:
         )
         return
     try:
+        from gpurig.trace.standins import torchvision_ops
+
+        torchvision_ops.declare()  # before anything imports torchvision
         from gpurig.trace.script.run import Run
 
         run = Run(request, out)
         run.install()
-    except Exception as error:  # noqa: BLE001 whatever it is, the user is told in a sentence
+    except Exception as error:
         out.leave(
             ChildReport(
                 outcome="not-traceable",

@@ -9,7 +9,6 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,8 @@ from gpurig.errors import GpurigError
 from gpurig.trace.script.request import ChildReport, ScriptRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gpurig.trace.script.launch import Launch
     from gpurig.trace.script.steps import StepWatch
     from gpurig.trace.session import Session
@@ -38,9 +39,7 @@ _DOWNLOADS = re.compile(
     r"|NameResolution|Name or service not known|name resolution|Max retries exceeded|URLError"
     r"|download=True to download|is not cached locally|ConnectionError"
 )
-_LAUNCHER = re.compile(
-    r"\b(RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT)\b"
-)
+_LAUNCHER = re.compile(r"\b(RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT)\b")
 _MORE_GPUS = re.compile(
     r"(at least|sufficient|requires?|need|more than|multiple|minimum).{0,40}\b(gpus?|devices?|accelerators?|processes|ranks)\b"
     r"|world.?size.{0,30}(at least|greater|must|>)", re.IGNORECASE
@@ -67,7 +66,10 @@ class Failure:
         ours = next((e for e in chain if isinstance(e, GpurigError)), None)
         if ours is not None:
             return ChildReport(
-                outcome="not-traceable", message=ours.message, details=(*ours.details, *self._where(error)), hint=ours.hint
+                outcome="not-traceable",
+                message=ours.message,
+                details=(*ours.details, *self._where(error)),
+                hint=ours.hint,
             )
         if isinstance(error, SystemExit):
             return self._left(error)
@@ -104,7 +106,9 @@ class Failure:
         few = rounds > 0
         return ChildReport(
             outcome="not-traceable",
-            message=f"the script ended by itself after {count}" if few else f"the script ended without {count} on the GPU",
+            message=f"the script ended by itself after {count}"
+            if few
+            else f"the script ended without {count} on the GPU",
             hint="give it arguments with which it trains for three steps or more (data, epochs, batch size)",
             cause="one-gpu" if not few and self._session.asked_how_many else "",
             steps=rounds,

@@ -1,6 +1,4 @@
-"""Several processes and several GPUs: a process group that answers by itself, launchers, and wrappers that are recorded
-and not run.
-"""
+"""Several processes and GPUs: a process group that answers by itself, launchers, wrappers that are recorded and not run."""
 
 from __future__ import annotations
 
@@ -8,9 +6,8 @@ import contextlib
 import copy
 import os
 import sys
-from collections.abc import Callable
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -19,9 +16,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from gpurig.trace.device import DEVICE
-from gpurig.trace.patches import Patches
-from gpurig.trace.script.request import ScriptRequest
-from gpurig.trace.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpurig.trace.patches import Patches
+    from gpurig.trace.script.request import ScriptRequest
+    from gpurig.trace.session import Session
 
 
 class Launch:
@@ -70,7 +71,9 @@ class Launch:
         def spawn(fn: Callable[..., Any], args: tuple[Any, ...] = (), nprocs: int = 1, *_: Any, **__: Any) -> None:
             """Rank 0, here."""
             if nprocs > 1:
-                self._session.recorder.note("spawn", f"of {nprocs} processes that the script starts, rank 0 was followed")
+                self._session.recorder.note(
+                    "spawn", f"of {nprocs} processes that the script starts, rank 0 was followed"
+                )
             fn(0, *args)
 
         patches.set(mp, "spawn", spawn)
@@ -124,7 +127,9 @@ class Launch:
             self.world_size = ranks
             init("fake", store=FakeStore(), world_size=ranks, rank=max(0, rank), group_name=group_name)
 
-        def planned_new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **kwargs: Any) -> Any:
+        def planned_new_group(
+            ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **kwargs: Any
+        ) -> Any:
             del timeout, backend, args
             kwargs = {k: v for k, v in kwargs.items() if k in ("use_local_synchronization", "group_desc")}
             return new_group(ranks, backend="fake", **kwargs)
@@ -151,7 +156,11 @@ class Launch:
     # --- wrappers ------------------------------------------------------------------------------------------------------
     def _install_data_parallel(self, patches: Patches) -> None:
         def init(
-            wrapper: nn.DataParallel[Any], module: nn.Module, device_ids: Any = None, output_device: Any = None, dim: int = 0
+            wrapper: nn.DataParallel[Any],
+            module: nn.Module,
+            device_ids: Any = None,
+            output_device: Any = None,
+            dim: int = 0,
         ) -> None:
             nn.Module.__init__(wrapper)
             wrapper.module = module
@@ -169,10 +178,17 @@ class Launch:
     def _install_ddp(self, patches: Patches) -> None:
         wrapper_class = nn.parallel.DistributedDataParallel
 
-        def init(wrapper: Any, module: nn.Module, device_ids: Any = None, output_device: Any = None, **options: Any) -> None:
+        def init(
+            wrapper: Any, module: nn.Module, device_ids: Any = None, output_device: Any = None, **options: Any
+        ) -> None:
             nn.Module.__init__(wrapper)
             wrapper.module = module
-            wrapper.device_ids, wrapper.output_device, wrapper.device, wrapper.device_type = device_ids, output_device, DEVICE, "cuda"
+            wrapper.device_ids, wrapper.output_device, wrapper.device, wrapper.device_type = (
+                device_ids,
+                output_device,
+                DEVICE,
+                "cuda",
+            )
             wrapper.process_group = options.get("process_group")
             wrapper.require_backward_grad_sync = wrapper.require_forward_param_sync = True
             for name in ("find_unused_parameters", "gradient_as_bucket_view", "static_graph", "broadcast_buffers"):
@@ -223,14 +239,14 @@ class Launch:
             "__init__": init,
             "forward": forward,
             "module": property(lambda wrapper: wrapper._fsdp_wrapped_module),
-            "__getattr__": lambda wrapper, name: _inner_attribute(wrapper, name),
+            "__getattr__": _inner_attribute,
             "no_sync": _no_context,
             "clip_grad_norm_": clip,
             "summon_full_params": staticmethod(_no_context),
             "state_dict_type": staticmethod(_no_context),
             "set_state_dict_type": staticmethod(_nothing),
-            "optim_state_dict": staticmethod(lambda model, optimizer, *_, **__: optimizer.state_dict()),
-            "full_optim_state_dict": staticmethod(lambda model, optimizer, *_, **__: optimizer.state_dict()),
+            "optim_state_dict": staticmethod(_optimizer_state),
+            "full_optim_state_dict": staticmethod(_optimizer_state),
             "named_parameters": nn.Module.named_parameters,
             "named_buffers": nn.Module.named_buffers,
             "apply": nn.Module.apply,
@@ -259,7 +275,7 @@ class Launch:
 
         for name in [n for n in vars(module_class) if n.startswith(("set_", "unshard", "reshard", "_set_"))]:
             patches.set(module_class, name, _nothing)
-        patches.set(module_class, "_apply", lambda module, *args, **kwargs: nn.Module._apply(module, *args, **kwargs))
+        patches.set(module_class, "_apply", nn.Module._apply)
         patches.set(module_class, "__new__", lambda cls, *_, **__: object.__new__(cls))
         patches.set(fsdp, "fully_shard", fully_shard)
         with contextlib.suppress(ImportError):
@@ -282,8 +298,8 @@ def _say_sharded(module: nn.Module) -> None:
     for parameter in module.parameters():
         if isinstance(parameter, DTensor):
             continue  # tensor parallel already: it says so itself
-        parameter.placements = (Shard(0),)  # type: ignore[attr-defined]
-        parameter.to_local = parameter.full_tensor = lambda parameter=parameter: parameter  # type: ignore[attr-defined]
+        parameter.placements = (Shard(0),)
+        parameter.to_local = parameter.full_tensor = lambda parameter=parameter: parameter
 
 
 def _takes_part(args: tuple[Any, ...]) -> bool:
@@ -311,6 +327,10 @@ def _moved(values: Any) -> Any:
 
 
 def _nothing(*_: Any, **__: Any) -> None: ...
+
+
+def _optimizer_state(_: Any, optimizer: torch.optim.Optimizer, *__: Any, **___: Any) -> dict[str, Any]:
+    return optimizer.state_dict()  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager

@@ -14,13 +14,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import gpurig
 from gpurig.errors import BadFile, GpurigError, MissingPackage, NotTraceable, ScriptFailed, ScriptNotFound
 from gpurig.trace import store
 from gpurig.trace.script.request import ChildReport, ScriptRequest, ScriptTrace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _GRACE_S = 5.0  # the child reports by itself at its limit; it is killed this much later
 _MOST_GPUS = 64
@@ -83,7 +86,10 @@ def trace_script(request: ScriptRequest) -> ScriptTrace:
 
 def _gpus_named(text: str) -> int:
     """How many GPUs a refusal names, two if it doesn't say."""
-    found = [int(n) for n in re.findall(r"\b(\d{1,2})\s+(?:gpus?|devices?|accelerators?|processes|ranks)\b", text, re.IGNORECASE)]
+    found = [
+        int(n)
+        for n in re.findall(r"\b(\d{1,2})\s+(?:gpus?|devices?|accelerators?|processes|ranks)\b", text, re.IGNORECASE)
+    ]
     return max([n for n in found if 2 <= n <= _MOST_GPUS] or [2])
 
 
@@ -132,7 +138,7 @@ def _run(request: ScriptRequest, scratch: Path, terminal: int) -> int | None:
         str(scratch / "report.json"),
     ]
     with (scratch / "out").open("wb") as out, (scratch / "err").open("wb") as err:
-        child = subprocess.Popen(
+        child = subprocess.Popen(  # noqa: S603 (running the user's script is what was asked for)
             command,
             cwd=request.cwd,
             env=_environment(request, scratch),
@@ -210,9 +216,13 @@ def _no_report(request: ScriptRequest, code: int | None, err: str) -> ChildRepor
     if code < 0:
         name = signal.Signals(-code).name
         why = "it ran out of memory or was killed" if -code == signal.SIGKILL else "its native code crashed"
-        return ChildReport(outcome="not-traceable", message=f"the traced script died of {name}: {why}", details=_last(err))
+        return ChildReport(
+            outcome="not-traceable", message=f"the traced script died of {name}: {why}", details=_last(err)
+        )
     return ChildReport(
-        outcome="script-failed", message=f"the script left with exit code {code} before two optimizer steps", details=_last(err)
+        outcome="script-failed",
+        message=f"the script left with exit code {code} before two optimizer steps",
+        details=_last(err),
     )
 
 

@@ -8,28 +8,29 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import torch
+
+from gpurig.model.trace import Phase
+from gpurig.trace.finish import RunFacts, finish
+from gpurig.trace.patches import Patches
 from gpurig.trace.script.failure import Failure
-from gpurig.trace.script.request import ChildReport, ScriptRequest
-from gpurig.trace.standins import torchvision_ops
+from gpurig.trace.script.guards import install as install_guards
+from gpurig.trace.script.launch import Launch
+from gpurig.trace.script.loader import Feed
+from gpurig.trace.script.models import ModelWatch
+from gpurig.trace.script.request import ChildReport
+from gpurig.trace.script.steps import StepWatch
+from gpurig.trace.session import Session
+from gpurig.trace.standins import install as install_standins
 
-torchvision_ops.declare()
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-import torch  # noqa: E402
-
-from gpurig.model.trace import Phase  # noqa: E402
-from gpurig.trace.finish import RunFacts, finish  # noqa: E402
-from gpurig.trace.patches import Patches  # noqa: E402
-from gpurig.trace.script.child import Reporter  # noqa: E402
-from gpurig.trace.script.guards import install as install_guards  # noqa: E402
-from gpurig.trace.script.launch import Launch  # noqa: E402
-from gpurig.trace.script.loader import Feed  # noqa: E402
-from gpurig.trace.script.models import ModelWatch  # noqa: E402
-from gpurig.trace.script.steps import StepWatch  # noqa: E402
-from gpurig.trace.session import Session  # noqa: E402
-from gpurig.trace.standins import install as install_standins  # noqa: E402
+    from gpurig.trace.script.child import Reporter
+    from gpurig.trace.script.request import ScriptRequest
 
 
 _ENOUGH_ROUNDS = 2
@@ -47,7 +48,8 @@ class Run:
         self.launch = Launch(self.session, request)
         self.models = ModelWatch(self.session, request)
         self.steps = StepWatch(self.session, request.steps, request.time_limit_s, self._done, self._on_host)
-        self._enough: ChildReport | None = None  # the trace of the second step, in case the script ends before the third
+        # the trace of the second step, in case the script ends before the third
+        self._enough: ChildReport | None = None
 
     def run(self, script: Callable[[ScriptRequest], None]) -> None:
         """Run the script to its end or to its last step; does not return."""
@@ -56,7 +58,7 @@ class Run:
             self.session.recorder.phase = Phase.FORWARD
             try:
                 script(self._request)
-            except BaseException as error:  # noqa: BLE001 the script may leave in any way it likes
+            except BaseException as error:
                 failure = error
             report = Failure(self._request, self.session, self.steps, self.launch).report(failure)
             if self._enough is not None:  # what was wanted was seen before the script ended or failed
@@ -82,7 +84,7 @@ class Run:
         init = torch.optim.Optimizer.__init__
 
         def constructed(optimizer: torch.optim.Optimizer, *args: object, **kwargs: object) -> None:
-            init(optimizer, *args, **kwargs)  # type: ignore[arg-type]
+            init(optimizer, *args, **kwargs)
             steps.constructed[id(optimizer)] = optimizer
 
         patches.set(torch.optim.Optimizer, "__init__", constructed)
@@ -118,7 +120,7 @@ class Run:
     def _described(self) -> ChildReport:
         try:
             return self._traced()
-        except Exception as error:  # noqa: BLE001 it would otherwise surface inside the user's loop
+        except Exception as error:
             where = traceback.format_exc().splitlines()[-5:]
             message = f"the steps were followed, but not described: {type(error).__name__}: {error}"
             return ChildReport(outcome="not-traceable", message=message, details=tuple(where), hint="report this")

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from torch import optim
 from torch._subclasses.fake_tensor import FakeTensor
 
 from gpurig.trace.device import on_device
-from gpurig.trace.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import optim
+
+    from gpurig.trace.session import Session
 
 _WAIT_FOR_OTHERS = 12  # steps of one optimizer during which others that exist may come in
 _HOST_STEPS = 4  # optimizer steps on the host after which a script is said to train on the CPU

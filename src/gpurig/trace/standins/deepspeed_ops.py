@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from gpurig.trace.standins.imports import after_import
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from gpurig.trace.patches import Patches
     from gpurig.trace.session import Session
 

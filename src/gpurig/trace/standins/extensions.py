@@ -6,7 +6,6 @@ so here too, and is followed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,8 @@ from gpurig.errors import NotTraceable
 from gpurig.model.trace import OpClass
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpurig.trace.patches import Patches
     from gpurig.trace.session import Session
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib.abc
 import sys
 from collections.abc import Callable, Sequence
-from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
 
 Patch = Callable[[ModuleType], None]
 

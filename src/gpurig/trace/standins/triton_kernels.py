@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from gpurig.model.trace import OpClass
@@ -10,6 +9,8 @@ from gpurig.trace.device import on_device, tensors
 from gpurig.trace.standins.imports import after_import
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from gpurig.trace.patches import Patches
     from gpurig.trace.session import Session
 
@@ -56,7 +57,7 @@ class _Driver:
         self._capability = capability
 
     def get_current_target(self) -> Any:
-        from triton.backends.compiler import GPUTarget
+        from triton.backends.compiler import GPUTarget  # type: ignore[import-not-found]
 
         return GPUTarget("cuda", 10 * self._capability[0] + self._capability[1], 32)
 
