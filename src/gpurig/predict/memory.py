@@ -91,6 +91,8 @@ def _with_workspaces(
     sizes: list[int], events: tuple[tuple[int, int, int], ...], wanted: dict[int, int]
 ) -> list[tuple[int, int, int]]:
     """`events` with each workspace taken and given back once its call has a result; `sizes` grows by their sizes."""
+    if not wanted:
+        return list(events)
     pending = dict(wanted)
     out: list[tuple[int, int, int]] = []
     for number, (sign, storage, position) in enumerate(events):
@@ -195,6 +197,8 @@ def fits(
     outside = memory.base + memory.communication
     if memory.peak_reserved + outside <= usable and memory.peak_device * memory.band.high <= usable:
         return True
+    if memory.peak_allocated + outside > usable:  # too much even if nothing were cached
+        return None if memory.peak_device * memory.band.low <= usable else False
     try:
         allocator_usage(trace, gpu.sm, settings=settings, capacity=usable - outside)
     except OutOfMemory:
