@@ -17,7 +17,7 @@ from gpurig.predict.batch import at_micro_batch
 from gpurig.predict.coefficients import Coefficients
 from gpurig.predict.communication import Link, link_of
 from gpurig.predict.allocator import Usage
-from gpurig.predict.memory import allocator_usage, fits, predict_memory, workspaces
+from gpurig.predict.memory import allocator_usage, fits, predict_memory, replay_key
 from gpurig.predict.predict import predict_time
 
 _FLASH_FROM_SM = 80
@@ -151,7 +151,7 @@ class TracedWorkload:
     ) -> tuple[MemoryPrediction, bool | None]:
         key = (family, recipe.micro_batch, gpu.gpu_id, recipe.num_gpus > 1)
         if key not in self._memory:
-            replayed = (family, recipe.micro_batch, workspaces(trace, gpu.sm))
+            replayed = (family, recipe.micro_batch, replay_key(trace, gpu.sm))
             if replayed not in self._usage:
                 self._usage[replayed] = allocator_usage(trace, gpu.sm)
             usage = self._usage[replayed]
