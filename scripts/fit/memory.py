@@ -40,7 +40,7 @@ IDLE_CARD_MIB = 475.0  # what the card of that source reads with no program on i
 STATED = (
     BaseConstant(
         architecture="*", torch_from=(2, 0), context_mib=700.0, convolution_mib=150.0, spread_mib=400.0, rows=0,
-        source="one run of optimum-benchmark on CUDA lies 640 MiB over its reserved memory; A100 readings 830 to 900 MiB",
+        source="one run of optimum-benchmark on CUDA lies 640 MiB over its reserved memory; an A100 0.9 GiB",
     ),
     BaseConstant(
         architecture="*", torch_from=(0, 0), context_mib=1000.0, convolution_mib=150.0, spread_mib=500.0, rows=0,

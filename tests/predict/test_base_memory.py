@@ -29,6 +29,7 @@ CALIBRATION = MemoryCalibration(
     bases=(
         constant("ampere", (2, 0), 800),
         constant("ampere", (1, 7), 1100),
+        constant("turing", (0, 0), 980),
         constant("*", (2, 0), 700, rows=0),
         constant("*", (0, 0), 1000, rows=0),
     ),
@@ -50,8 +51,10 @@ def step(version: str, *, conv: bool = False) -> StepTrace:
         pytest.param("A100-SXM4-80GB", "2.6.0", True, 900, Method.CALIBRATED, id="a convolution net loads cuDNN"),
         pytest.param("A100-SXM4-80GB", "1.13.1", False, 1100, Method.CALIBRATED, id="an older version"),
         pytest.param("A100-SXM4-80GB", "1.4.0", False, 1000, Method.GUESSED, id="older than all of its architecture"),
-        pytest.param("T4", "2.6.0", False, 700, Method.GUESSED, id="another architecture"),
-        pytest.param("T4", "1.13", False, 1000, Method.GUESSED, id="another architecture, older"),
+        pytest.param("T4", "2.6.0", False, 700, Method.GUESSED, id="its architecture was read only on older software"),
+        pytest.param("T4", "1.4.0", False, 980, Method.CALIBRATED, id="and on that it holds"),
+        pytest.param("H100-SXM5-80GB", "2.6.0", False, 700, Method.GUESSED, id="another architecture"),
+        pytest.param("V100-SXM2-16GB", "1.13", False, 1000, Method.GUESSED, id="another architecture, older"),
     ],
 )
 def test_which_constant_holds(gpu_id: str, version: str, conv: bool, mib: int, method: Method) -> None:

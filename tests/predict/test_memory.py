@@ -23,6 +23,7 @@ from gpurig.predict.memory import (
     fits,
     phase_of_peak,
     predict_memory,
+    replay_key,
     timeline,
     workspaces,
 )
@@ -99,6 +100,15 @@ def test_convolution_workspaces(options: dict[str, bool], sm: int, benchmark: bo
     step.call(convolution(100 * MIB, **options))
     step.make(50 * MIB)
     assert convolution_workspaces(step.trace(), sm).get(0) == expected
+
+
+def test_replays_are_shared_only_between_cards_on_which_libraries_take_the_same() -> None:
+    step = StepBuilder()
+    step.call(convolution(100 * MIB))
+    step.call(matrix_product())
+    trace = step.trace()
+    assert replay_key(trace, 80) == replay_key(trace, 89)
+    assert len({replay_key(trace, sm) for sm in (75, 80, 90, None)}) == 4
 
 
 def test_a_workspace_lives_only_during_its_call() -> None:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
     from gpurig.accuracy.table import MeasuredRun
 
+MIN_CONVOLUTION_NETS = 3  # readings from which what cuDNN adds is fitted
+FEW_CONVOLUTION_NETS_MIB = 150.0  # else what it adds on an A100
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
@@ -88,10 +91,13 @@ def fit_stack(key: StackKey, seen: Sequence[Reading]) -> Stack:
     if not seen:
         raise ValueError(f"no device readings of {key.source} from torch {key.torch_from} on")
     plain = [r for r in seen if not r.convolutions]
-    context = _middle(plain or seen)
-    convolution = (
-        max(0.0, _middle([r for r in seen if r.convolutions]) - context) if plain and len(plain) < len(seen) else 0.0
-    )
+    nets = [r for r in seen if r.convolutions]
+    context = _weighted(plain or seen, [r.outside_mib for r in plain or seen], 0.5)
+    convolution = 0.0
+    if plain and nets:
+        convolution = max(0.0, _weighted(nets, [r.outside_mib for r in nets], 0.5) - context)
+        if len(nets) < MIN_CONVOLUTION_NETS:
+            convolution = FEW_CONVOLUTION_NETS_MIB
     left = [abs(r.outside_mib - context - convolution * r.convolutions) for r in seen]
     return Stack(
         source=key.source,
@@ -100,18 +106,17 @@ def fit_stack(key: StackKey, seen: Sequence[Reading]) -> Stack:
             torch_from=key.torch_from,
             context_mib=round(context, 0),
             convolution_mib=round(convolution, 0),
-            spread_mib=round(float(np.quantile(left, 0.9)), 0),
+            spread_mib=round(_weighted(seen, left, 0.9), 0),
             rows=len(seen),
             source=key.source,
         ),
     )
 
 
-def _middle(seen: Sequence[Reading]) -> float:
-    """The offset with the least sum of relative errors: a median weighted by 1 / published."""
-    values = np.array([r.outside_mib for r in seen])
+def _weighted(seen: Sequence[Reading], values: Sequence[float], share: float) -> float:
+    """Quantile weighted by 1 / published: of offsets, the median has the least sum of relative errors."""
     weights = np.array([1 / r.published for r in seen])
-    return weighted_quantiles(values, weights, (0.5,))[0]
+    return weighted_quantiles(np.array(values), weights, (share,))[0]
 
 
 def fit_stacks(seen: Sequence[Reading], keys: Sequence[StackKey]) -> tuple[Stack, ...]:

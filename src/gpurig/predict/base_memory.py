@@ -83,15 +83,18 @@ class MemoryCalibration:
     measured: Mapping[str, float] = field(default_factory=dict)
 
     def constant(self, gpu: Gpu, trace: StepTrace) -> BaseConstant:
-        """The constant that fits best: this stack, this architecture at this version, or any."""
+        """The constant that fits best: this stack's, else the newest that is not newer, its architecture's if there is one.
+
+        Raises:
+            LookupError: none holds for the version.
+        """
         if self.stack is not None:
             return self.stack
-        version = torch_version(trace.torch_version)
-        for name in (gpu.architecture.lower(), "*"):
-            known = [b for b in self.bases if b.architecture == name and b.torch_from <= version]
-            if known:
-                return max(known, key=lambda b: b.torch_from)
-        raise LookupError("the calibration has no base memory for every GPU")
+        version, architecture = torch_version(trace.torch_version), gpu.architecture.lower()
+        known = [b for b in self.bases if b.architecture in (architecture, "*") and b.torch_from <= version]
+        if not known:
+            raise LookupError(f"the calibration has no base memory for PyTorch {trace.torch_version}")
+        return max(known, key=lambda b: (b.torch_from, b.architecture == architecture))
 
     def with_measured(self, base_mib: dict[str, float]) -> MemoryCalibration:
         """The same with base memory measured on a user's own cards."""

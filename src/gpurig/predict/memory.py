@@ -87,6 +87,11 @@ def convolution_workspaces(trace: StepTrace, gpu_sm: int | None) -> dict[int, in
     return found
 
 
+def replay_key(trace: StepTrace, gpu_sm: int | None) -> tuple[int, ...]:
+    """Equal for classes of GPU on which the replay of `trace` comes to the same: what libraries take is the same."""
+    return (*workspaces(trace, gpu_sm), sum(convolution_workspaces(trace, gpu_sm).values()))
+
+
 def _with_workspaces(
     sizes: list[int], events: tuple[tuple[int, int, int], ...], wanted: dict[int, int]
 ) -> list[tuple[int, int, int]]:
