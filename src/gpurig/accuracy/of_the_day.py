@@ -38,7 +38,7 @@ def days_softmax(*, keeps_input: bool) -> Iterator[None]:
             return torch.ops.aten._softmax_backward_data(gradient, out, ctx.dim, x.dtype), None
 
     def softmax(
-        input: torch.Tensor,  # noqa: A002
+        input: torch.Tensor,
         dim: int | None = None,
         _stacklevel: int = 3,
         dtype: torch.dtype | None = None,

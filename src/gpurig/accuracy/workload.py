@@ -137,7 +137,7 @@ def _rebuild(run: MeasuredRun) -> Workload:
 
 
 def _cudnn_benchmark(run: MeasuredRun) -> bool:
-    """timm's train.py switches it on, also where another collection runs it."""
+    """Timm's train.py switches it on, also where another collection runs it."""
     return "timm train.py" in run.notes + run.optimizer or run.source.endswith("pytorch-image-models")
 
 

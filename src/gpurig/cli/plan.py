@@ -99,7 +99,7 @@ def command(session: Session, /, **options: Any) -> None:
       gpurig plan train.py --compare T4:4 --compare A100-40GB:1
       gpurig plan hf:bert-base-uncased --batch 32 --shape 512 --steps 10000
       gpurig plan -m mypackage.train --report plan.html -- --config small
-    """  # noqa: D301 (click reads the backspace)
+    """
     from gpurig.plan.make import make_plan
 
     request = _request(options)

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import resources
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpurig.model.prediction import Band, Method
 from gpurig.model.trace import OpClass, StepTrace
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
     from gpurig.model.gpu import Gpu
 
 MIB = 1 << 20

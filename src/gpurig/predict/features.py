@@ -284,12 +284,7 @@ def _conv_product(op: Op) -> tuple[float, float, float, float]:
 
 
 def _may_winograd(op: Op) -> bool:
-    return (
-        op.dtype == "fp32"
-        and not op.tf32
-        and op.dims[5:10] == (3, 3, 1, 1, 1)
-        and min(op.dims[1], op.dims[4]) >= 16
-    )
+    return op.dtype == "fp32" and not op.tf32 and op.dims[5:10] == (3, 3, 1, 1, 1) and min(op.dims[1], op.dims[4]) >= 16
 
 
 def _transposes(op: Op, pipe: str, kind: str) -> float:

@@ -13,7 +13,15 @@ import numpy as np
 
 from gpurig.predict.coefficients import HOST_CLASSES, Coefficients, card_features
 from gpurig.predict.features import PIPES, OpFeatures, Terms
-from gpurig.predict.priors import GPU_HOST_SD, GPU_RATE_SD, HOST_PRIOR_S, KERNEL_PRIOR_S, prior_of, rate_prior_of, script_prior_of
+from gpurig.predict.priors import (
+    GPU_HOST_SD,
+    GPU_RATE_SD,
+    HOST_PRIOR_S,
+    KERNEL_PRIOR_S,
+    prior_of,
+    rate_prior_of,
+    script_prior_of,
+)
 from gpurig.predict.queue import HOST_NORM
 from gpurig.predict.roofline import OVERLAP_NORM
 
@@ -185,9 +193,8 @@ class Problem:
         starts = [0]
         for gpu, terms_of_ops in operators:
             for terms in terms_of_ops:
-                for name, x in terms:
-                    if name.startswith("pipe:"):
-                        name = f"rate:{gpu.gpu_id}:{name[5:]}"  # noqa: PLW2901
+                for term, x in terms:
+                    name = f"rate:{gpu.gpu_id}:{term[5:]}" if term.startswith("pipe:") else term
                     columns.append(self.index[name])
                     values.append(x)
                 starts.append(len(columns))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpurig.trace.script.request import ScriptRequest
     from gpurig.trace.session import Session
 
-_LOOPBACK = ("localhost", "127.", "::1", "0.0.0.0", "/")  # noqa: S104 (names to compare with: nothing is bound)
+_LOOPBACK = ("localhost", "127.", "::1", "0.0.0.0", "/")
 
 
 class NetworkBlocked(ConnectionError):

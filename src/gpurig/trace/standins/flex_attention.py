@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812 (its usual name)
+import torch.nn.functional as F
 
 from gpurig.trace.device import on_device
 from gpurig.trace.standins.imports import after_import
