@@ -58,7 +58,8 @@ class _FusedQkv(nn.Module):
         padded = x.new_zeros(*x.shape[:-1], sum(self.widths))
         places = torch.cat((torch.arange(query), torch.arange(sum(self.widths) - value, sum(self.widths)))).to(x.device)
         padded = padded.index_copy(-1, places, torch.cat(branches, dim=-1))
-        return (pretrained + padded * 2.0).split(self.widths, dim=-1)
+        parts: tuple[torch.Tensor, ...] = (pretrained + padded * 2.0).split(self.widths, dim=-1)
+        return parts
 
 
 class _Part(nn.Module):

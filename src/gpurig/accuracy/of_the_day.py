@@ -26,14 +26,14 @@ def days_softmax(*, keeps_input: bool) -> Iterator[None]:
 
     class KeepingSoftmax(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, x: torch.Tensor, dim: int) -> torch.Tensor:  # type: ignore[override]
+        def forward(ctx: Any, x: torch.Tensor, dim: int) -> torch.Tensor:
             out = torch.softmax(x, dim)
             ctx.save_for_backward(x, out)
             ctx.dim = dim
             return out
 
         @staticmethod
-        def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
             x, out = ctx.saved_tensors
             return torch.ops.aten._softmax_backward_data(gradient, out, ctx.dim, x.dtype), None
 
