@@ -70,6 +70,17 @@ class FakeStream:
         return False
 
 
+class FakeDevice:
+    """torch.cuda.device: there is only one to choose."""
+
+    def __init__(self, device: Any = None) -> None:
+        self.idx = device.index or 0 if isinstance(device, torch.device) else device
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
 class FakeGraph:
     """torch.cuda.CUDAGraph: what is captured runs as it is captured."""
 
@@ -183,8 +194,8 @@ def install(
         "default_stream": _constant(stream),
         "stream": _no_context(),
         "set_stream": _nothing(),
-        "device": _no_context(),
-        "device_of": _no_context(),
+        "device": FakeDevice,
+        "device_of": FakeDevice,
         "Stream": FakeStream,
         "Event": FakeEvent,
         "is_current_stream_capturing": _no(),

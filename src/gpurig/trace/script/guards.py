@@ -62,7 +62,7 @@ def install(patches: Patches, request: ScriptRequest, session: Session) -> None:
     # C libraries must not see a GPU, and scripts read the variable: Python's view of it is all that changes
     visible = ",".join(str(i) for i in range(request.card.num_gpus))
     os.environ._data[os.environ.encodekey("CUDA_VISIBLE_DEVICES")] = os.environ.encodevalue(visible)  # type: ignore[attr-defined]
-    _install_files(patches, session)
+    install_files(patches, session)
 
 
 _MARK = b"gpurig: not written while planning "
@@ -112,7 +112,8 @@ class SavedFiles:
         return self._kept[int(data[len(_MARK) :])] if data.startswith(_MARK) else None
 
 
-def _install_files(patches: Patches, session: Session) -> None:
+def install_files(patches: Patches, session: Session) -> None:
+    """Answer torch.save and torch.load."""
     files = SavedFiles(session)
     patches.set(torch, "save", files.save)
     patches.set(torch, "load", files.load)
