@@ -11,17 +11,17 @@ import pytest
 torch = pytest.importorskip("torch")
 
 sys.path.insert(0, str(Path(__file__).parent))
-from typing import TYPE_CHECKING  # noqa: E402
+from typing import TYPE_CHECKING
 
-from habits import HABITS  # noqa: E402
+from habits import HABITS
 
-from gpurig.trace.card import CardFacts  # noqa: E402
-from gpurig.trace.patches import Patches  # noqa: E402
-from gpurig.trace.script.guards import install_files  # noqa: E402
-from gpurig.trace.script.launch import Launch  # noqa: E402
-from gpurig.trace.script.request import ScriptRequest  # noqa: E402
-from gpurig.trace.session import Session  # noqa: E402
-from gpurig.trace.standins import install as install_standins  # noqa: E402
+from gpurig.trace.card import CardFacts
+from gpurig.trace.patches import Patches
+from gpurig.trace.script.guards import install_files
+from gpurig.trace.script.launch import Launch
+from gpurig.trace.script.request import ScriptRequest
+from gpurig.trace.session import Session
+from gpurig.trace.standins import install as install_standins
 
 if TYPE_CHECKING:
     from collections.abc import Callable
