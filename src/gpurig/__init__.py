@@ -6,9 +6,7 @@ imported when they are first used, so that ``import gpurig`` costs nothing.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # known to type checkers; importing typing would be the most of the cost
 if TYPE_CHECKING:
     from gpurig import plan, predict, trace
 
@@ -19,5 +17,7 @@ __all__ = ["__version__", "plan", "predict", "trace"]
 
 def __getattr__(name: str) -> object:
     if name in ("plan", "predict", "trace"):
+        from importlib import import_module
+
         return import_module(f"gpurig.{name}")
     raise AttributeError(f"module 'gpurig' has no attribute {name!r}")

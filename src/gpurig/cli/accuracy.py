@@ -44,7 +44,13 @@ _MAX_LINES = 20
 
 @click.group("accuracy")
 def command() -> None:
-    """How far predictions lie from measured runs."""
+    """How far predictions lie from measured runs.
+
+    \b
+    Examples:
+      gpurig accuracy predict runs.csv
+      gpurig accuracy predict runs.csv --sample 200 --json
+    """
 
 
 @command.command(
