@@ -117,7 +117,8 @@ def _attempt(request: ScriptRequest) -> tuple[ChildReport, str, str]:
     """Run the child once: its report, and the tails of what it printed."""
     with tempfile.TemporaryDirectory(prefix="gpurig-") as folder, _terminal() as terminal:
         scratch = Path(folder)
-        (scratch / "request.json").write_bytes(store.encode(request))
+        sent = dataclasses.replace(request, cwd=None)  # the child is started there
+        (scratch / "request.json").write_bytes(store.encode(sent))
         (scratch / "tmp").mkdir()
         code = _run(request, scratch, terminal)
         out, err = (_tail(scratch / name) for name in ("out", "err"))

@@ -49,6 +49,7 @@ class Run:
         self.models = ModelWatch(self.session, request)
         self.steps = StepWatch(self.session, request.steps, request.time_limit_s, self._done, self._on_host)
         # the trace of the second step, in case the script ends before the third
+        self._batches: list[int] = []
         self._enough: ChildReport | None = None
 
     def run(self, script: Callable[[ScriptRequest], None]) -> None:
@@ -101,6 +102,7 @@ class Run:
         self.steps.backward_done()
 
     def _round_ended(self) -> None:
+        self._count_batches()
         self._out.steps = self.steps.rounds
         if self.steps.rounds == _ENOUGH_ROUNDS:
             report = self._described()
@@ -114,7 +116,15 @@ class Run:
         self._out.leave(Failure(self._request, self.session, self.steps, self.launch).on_host())
 
     # --- the end ------------------------------------------------------------------------------------------------------
+    def _count_batches(self) -> None:
+        """How many batches the training had been given when a round ended."""
+        feeding = self.feed.training()
+        if self.steps.rounds == 1:
+            self._batches.clear()
+        self._batches.append(feeding.batches if feeding is not None else 0)
+
     def _done(self) -> None:
+        self._count_batches()
         self._out.leave(self._described())
 
     def _described(self) -> ChildReport:
@@ -157,8 +167,9 @@ class Run:
         backwards = max(1, self.steps.last_backwards)
         if feeding is None:
             return backwards if single else 1
-        batches = max(1.0, feeding.batches / max(1, self.steps.rounds))
-        return min(backwards, math.ceil(batches)) if single else round(batches)
+        given = self._batches[-1] - self._batches[0] if len(self._batches) > 1 else feeding.batches
+        batches = max(1, math.ceil(given / max(1, len(self._batches) - 1)))
+        return min(backwards, batches) if single else batches
 
     def _label(self) -> str:
         return self._request.script if self._request.module else Path(sys.argv[0] or self._request.script).name

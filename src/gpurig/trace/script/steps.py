@@ -119,6 +119,8 @@ class StepWatch:
 
     def _same_batch(self) -> bool:
         """Whether the optimizer has stepped before on the batch at hand (a regularizer's own step, say)."""
+        if len(self.constructed) < 2:
+            return False
         fresh, self._batches = self.batches() > self._batches, self.batches()
         self._stale = 0 if fresh or not self._batches else self._stale + 1
         return 0 < self._stale < _STALE_STEPS

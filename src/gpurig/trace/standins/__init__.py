@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gpurig.trace.patches import Patches
     from gpurig.trace.session import Session
 
-_LIBRARIES = ("extensions", "triton_kernels", "deepspeed_ops", "flex_attention")
+_LIBRARIES = ("extensions", "triton_kernels", "deepspeed_ops", "flex_attention", "pretrained")
 
 
 def install(patches: Patches, session: Session) -> None:
