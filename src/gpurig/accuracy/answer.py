@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from gpurig.accuracy.build import traced_accumulation
 from gpurig.accuracy.table import BYTES_PER_UNIT, MeasuredRun
 from gpurig.accuracy.workload import Workload, framework_age
 from gpurig.model.recipe import Recipe
-from gpurig.model.trace import StepTrace
+
+if TYPE_CHECKING:
+    from gpurig.model.trace import StepTrace
 
 IMAGENET_IMAGES = 1_281_167
 RATE_UNITS = ("images/s", "sequences/s", "samples/s", "records/s")
@@ -40,6 +43,7 @@ class Answer:
     reason: str
     ratio: float | None
     trusted: bool
+    naive_ratio: float | None = None  # the same of a simpler method (`baselines`)
 
     @property
     def error(self) -> float | None:

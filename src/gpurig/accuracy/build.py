@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from gpurig.accuracy.models import make_model
 from gpurig.accuracy.optimizers import make_optimizer
-from gpurig.accuracy.workload import Workload
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     import torch
+
+    from gpurig.accuracy.workload import Workload
 
     Inputs = dict[str, torch.Tensor]
 
@@ -49,8 +51,7 @@ def _model_on(device: str, workload: Workload) -> torch.nn.Module:
     previous = torch.get_default_dtype()
     torch.set_default_dtype(half or previous)
     try:
-        with torch.device(device):
-            model = make_model(workload)
+        model = make_model(workload)
     finally:
         torch.set_default_dtype(previous)
     model = model.to(device)
@@ -59,7 +60,7 @@ def _model_on(device: str, workload: Workload) -> torch.nn.Module:
     if workload.lora_rank:
         _add_lora(model, workload)
     if workload.channels_last:
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        model = model.to(memory_format=torch.channels_last)
     if workload.checkpointing and hasattr(model, "set_grad_checkpointing"):
         model.set_grad_checkpointing()
     return model.train()
@@ -130,7 +131,9 @@ class _Step:
         self.trainable = [p for p in model.parameters() if p.requires_grad]
         self.inputs: Inputs | None = None if workload.copy_input else self._make_inputs(device)
         self.held: object = None
-        self.scaler = torch.amp.GradScaler("cuda") if workload.grad_scaler and workload.precision == "fp16-amp" else None
+        self.scaler = (
+            torch.amp.GradScaler("cuda") if workload.grad_scaler and workload.precision == "fp16-amp" else None
+        )
 
     def __call__(self) -> None:
         import torch
@@ -176,10 +179,10 @@ class _Step:
         from torch.nn import functional
 
         model = self.model
-        hidden, pooled = model.bert(**inputs, return_dict=True).to_tuple()[:2]  # type: ignore[operator]
+        hidden, pooled = model.bert(**inputs, return_dict=True).to_tuple()[:2]
         rows = hidden.reshape(-1, hidden.shape[-1])
         masked = torch.randint(0, rows.shape[0], (max(1, round(MASKED_SHARE * rows.shape[0])),), device=self.device)
-        scores, next_sentence = model.cls(rows.index_select(0, masked), pooled)  # type: ignore[operator]
+        scores, next_sentence = model.cls(rows.index_select(0, masked), pooled)
         words = torch.zeros(masked.shape[0], dtype=torch.long, device=self.device)
         loss = functional.cross_entropy(scores.float(), words)
         sentence = torch.zeros(pooled.shape[0], dtype=torch.long, device=self.device)
@@ -306,14 +309,14 @@ def _logits(output: object) -> torch.Tensor:
     for name in ("prediction_logits", "logits"):
         found = getattr(output, name, None)
         if found is not None:
-            return found  # type: ignore[no-any-return]
+            return found
     if isinstance(output, (tuple, list)):
-        return output[0]  # type: ignore[no-any-return]
-    return output  # type: ignore[return-value]
+        return output[0]
+    return output
 
 
 def _own_image_size(model: torch.nn.Module) -> tuple[int, int, int]:
     """The size that a timm model was made for; 3 × 224 × 224 where it does not say."""
     config = getattr(model, "default_cfg", None) or getattr(model, "pretrained_cfg", None)
     size = (config or {}).get("input_size") if isinstance(config, dict) else getattr(config, "input_size", None)
-    return tuple(size) if size else (3, 224, 224)  # type: ignore[return-value]
+    return tuple(size) if size else (3, 224, 224)

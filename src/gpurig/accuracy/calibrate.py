@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpurig.accuracy.answer import is_trusted
 from gpurig.accuracy.cards import card_of
 from gpurig.accuracy.samples import sample_of
-from gpurig.accuracy.table import MeasuredRun
-from gpurig.accuracy.traces import Traced, Tracer, sm_class
+from gpurig.accuracy.traces import STEPS_FOR_TIME, Traced, Tracer, sm_class
 from gpurig.accuracy.workload import Unanswerable, rebuild
 from gpurig.predict.coefficients import Coefficients, Residuals
 from gpurig.predict.fit import Problem, Sample
-from gpurig.predict.tiles import Floats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from gpurig.accuracy.table import MeasuredRun
+    from gpurig.predict.tiles import Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +44,7 @@ def observations(
         workload, gpu = rebuild(run), card_of(run)
         if isinstance(workload, Unanswerable) or gpu is None:
             continue
-        traced = Traced(workload, sm_class(gpu.sm, workload))
+        traced = Traced(workload, sm_class(gpu.sm, workload), STEPS_FOR_TIME)
         trace = tracer.kept(traced) if kept_only else tracer.trace(traced)
         if trace is None or isinstance(trace, Unanswerable):
             continue

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import TYPE_CHECKING
 
-from gpurig.accuracy.table import MeasuredRun
 from gpurig.catalog.gpus import load_gpus
 from gpurig.catalog.names import resolve
 from gpurig.errors import GpurigError
-from gpurig.model.gpu import Gpu
+
+if TYPE_CHECKING:
+    from gpurig.accuracy.table import MeasuredRun
+    from gpurig.model.gpu import Gpu
 
 # Sources that name no GPU but say enough: the card that fits what they say.
 _CARD_OF_SOURCE = {"itu-rad/GPUMemNet": "A100-SXM4-40GB"}  # largest value 40,363 MiB

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gpurig.accuracy.answer import Answer, in_unit_of
 from gpurig.accuracy.calibrate import family_keys, gpu_keys, held_out, observations
 from gpurig.accuracy.score import Scored, blank_answer, unanswered
-from gpurig.accuracy.table import MeasuredRun
-from gpurig.accuracy.traces import Tracer
 from gpurig.accuracy.workload import Unanswerable, rebuild
 from gpurig.errors import InputError
 from gpurig.predict.fit import Problem, Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gpurig.accuracy.table import MeasuredRun
+    from gpurig.accuracy.traces import Tracer
 
 MIN_ROWS = 20
 

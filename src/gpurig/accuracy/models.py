@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from gpurig.accuracy.workload import Workload
 from gpurig.errors import InputError, MissingPackage
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from gpurig.accuracy.workload import Workload
 
 # timm names of 2022 whose architecture carries another name today, or is another name's with the same layers
 TIMM_RENAMED = {
@@ -35,7 +37,9 @@ def make_model(workload: Workload) -> nn.Module:
         "ncf": _ncf,
     }
     if scheme not in makers:
-        raise InputError(f"unknown model {workload.model!r}", hint="use torchvision:NAME, timm:NAME or transformers:NAME")
+        raise InputError(
+            f"unknown model {workload.model!r}", hint="use torchvision:NAME, timm:NAME or transformers:NAME"
+        )
     try:
         return makers[scheme](name, workload)
     except ImportError as error:
@@ -67,7 +71,7 @@ def _timm(name: str, workload: Workload) -> nn.Module:
     if name == "resnext152_32x4d":
         from timm.models.resnet import Bottleneck, ResNet
 
-        return ResNet(Bottleneck, [3, 8, 36, 3], cardinality=32, base_width=4)  # type: ignore[no-any-return]
+        return ResNet(Bottleneck, [3, 8, 36, 3], cardinality=32, base_width=4)
     name = TIMM_RENAMED.get(name, name)
     if not timm.is_model(name):
         raise InputError(f"timm has no model {name!r}")
@@ -118,7 +122,7 @@ def _transformers(name: str, workload: Workload) -> nn.Module:
         config.max_position_embeddings = workload.seq_len
     model: nn.Module = maker(config)
     if workload.checkpointing:
-        model.gradient_checkpointing_enable()  # type: ignore[operator]
+        model.gradient_checkpointing_enable()
     return model
 
 
@@ -215,7 +219,7 @@ def _ncf(name: str, workload: Workload) -> nn.Module:
             self.mf_item = nn.Embedding(items, factors)
             self.mlp_user = nn.Embedding(users, layers[0] // 2)
             self.mlp_item = nn.Embedding(items, layers[0] // 2)
-            self.mlp = nn.ModuleList(nn.Linear(a, b) for a, b in zip(layers, layers[1:], strict=False))
+            self.mlp = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(layers))
             self.final = nn.Linear(layers[-1] + factors, 1)
 
         def forward(self, user: torch.Tensor, item: torch.Tensor) -> torch.Tensor:

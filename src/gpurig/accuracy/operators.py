@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpurig.accuracy.cards import card_named
 from gpurig.errors import MissingPackage
-from gpurig.model.gpu import Gpu
 from gpurig.model.trace import Op, OpClass
 from gpurig.predict.facts import with_assumed_facts
 from gpurig.predict.features import op_features
 from gpurig.predict.fit import Sample
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpurig.model.gpu import Gpu
 
 FLOOR_MS = 0.3  # shorter timings are the floor of CUDA events, 0.01 to 0.05 ms, as much as the kernel
 CONV_FLOOR_MS = 2.0  # small convolutions have about 0.3 ms of algorithm choice in them: there was no warm-up
@@ -37,7 +41,9 @@ def operator_samples(path: Path) -> tuple[Sample, ...]:
     try:
         import pyarrow.parquet as parquet
     except ImportError as error:
-        raise MissingPackage("pyarrow is needed to read operator timings", hint="pip install gpurig[calibrate]") from error
+        raise MissingPackage(
+            "pyarrow is needed to read operator timings", hint="pip install gpurig[calibrate]"
+        ) from error
     rows: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in parquet.read_table(path).to_pylist():
         if row["ms"] is not None and row["ms"] >= (CONV_FLOOR_MS if row["op"] == "conv" else FLOOR_MS):
@@ -81,7 +87,9 @@ def _operator(row: Row) -> Op | None:
         return Op("bmm" if name == "bmm" else "addmm", OpClass.GEMM, "fp32", 2 * batch * m * n * k, read, write, 1,
                   (batch, m, n, k))  # fmt: skip
     if name == "conv":
-        return _convolution(size("batch"), size("c_in"), size("c_out"), size("ksize"), size("img"), size("stride"), size("pad"))
+        return _convolution(
+            size("batch"), size("c_in"), size("c_out"), size("ksize"), size("img"), size("stride"), size("pad")
+        )
     elements = size("rows") * size("cols")
     if name in _ELEMENTWISE:
         reads = _ELEMENTWISE[name] - 1

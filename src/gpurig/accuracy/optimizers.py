@@ -48,9 +48,12 @@ def _lamb(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
     import torch
 
     class Lamb(torch.optim.Optimizer):
-        @torch.no_grad()
-        def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        def step(self, closure: Callable[[], float] | None = None) -> None:
             del closure
+            with torch.no_grad():
+                self._update()
+
+        def _update(self) -> None:
             params = [p for p in self.param_groups[0]["params"] if p.grad is not None]
             grads = [p.grad for p in params]
             for p in params:
@@ -76,9 +79,12 @@ def _bert_adam(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
     import torch
 
     class BertAdam(torch.optim.Optimizer):
-        @torch.no_grad()
-        def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        def step(self, closure: Callable[[], float] | None = None) -> None:
             del closure
+            with torch.no_grad():
+                self._update()
+
+        def _update(self) -> None:
             for p in self.param_groups[0]["params"]:
                 if p.grad is None:
                     continue

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpurig.accuracy.answer import as_run, step_time_s
 from gpurig.accuracy.build import traced_accumulation
-from gpurig.accuracy.table import MeasuredRun
-from gpurig.accuracy.workload import Workload
-from gpurig.model.gpu import Gpu
 from gpurig.model.trace import Op, OpClass, Phase, StepTrace
 from gpurig.predict.facts import with_assumed_facts
 from gpurig.predict.features import era_of, op_features, split_gradients
 from gpurig.predict.fit import Sample
 from gpurig.predict.predict import host_class
-from gpurig.predict.tiles import Floats
+
+if TYPE_CHECKING:
+    from gpurig.accuracy.table import MeasuredRun
+    from gpurig.accuracy.workload import Workload
+    from gpurig.model.gpu import Gpu
+    from gpurig.predict.tiles import Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,11 @@ def group_of(run: MeasuredRun) -> str:
     return f"{run.gpu or 'not stated'} | {run.source or 'not stated'}"
 
 
+def script_of(run: MeasuredRun, workload: Workload) -> str:
+    """The benchmark script of a run: its source and what it trains for."""
+    return f"{run.source}: {workload.task}"
+
+
 def sample_of(run: MeasuredRun, workload: Workload, trace: StepTrace, gpu: Gpu) -> Sample | None:
     """The sample of a measured run on one GPU; None where it says nothing about step time."""
     measured = step_time_s(run, workload)
@@ -68,11 +76,12 @@ def sample_of(run: MeasuredRun, workload: Workload, trace: StepTrace, gpu: Gpu) 
         step_time_s=measured,
         group=group_of(run),
         era=era_of(seen.torch_version),
+        script=script_of(run, workload),
     )
 
 
 def _host_counts(ops: tuple[Op, ...], phases: Floats) -> dict[str, float]:
-    found: Counter[str] = Counter()
+    found: dict[str, float] = defaultdict(float)
     for phase, counts in zip((Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER), phases, strict=True):
         for op, count in zip(ops, counts, strict=True):
             if count and op.op_class is not OpClass.TRANSFER:

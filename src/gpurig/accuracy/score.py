@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import TYPE_CHECKING
 
 from gpurig.accuracy.answer import (
     Answer,
@@ -17,18 +18,24 @@ from gpurig.accuracy.answer import (
     recipe_of,
     step_time_s,
 )
+from gpurig.accuracy.baselines import naive_step_time_s, parameters_times_16
 from gpurig.accuracy.cards import card_of
+from gpurig.accuracy.samples import script_of
 from gpurig.accuracy.stacks import memory_calibration
 from gpurig.accuracy.table import BYTES_PER_UNIT, MeasuredRun
-from gpurig.accuracy.traces import Traced, Tracer, sm_class
+from gpurig.accuracy.traces import STEPS_FOR_MEMORY, STEPS_FOR_TIME, Traced, Tracer, sm_class
 from gpurig.accuracy.workload import Unanswerable, Workload, rebuild
-from gpurig.model.gpu import Gpu
-from gpurig.model.prediction import MemoryPrediction
-from gpurig.model.trace import StepTrace
 from gpurig.predict.allocator import OutOfMemory
-from gpurig.predict.coefficients import Coefficients
 from gpurig.predict.memory import allocator_usage, predict_memory
 from gpurig.predict.predict import predict_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from gpurig.model.gpu import Gpu
+    from gpurig.model.prediction import MemoryPrediction
+    from gpurig.model.trace import StepTrace
+    from gpurig.predict.coefficients import Coefficients
 
 CLEAR_MARGIN = 0.05  # a fit verdict counts where need and capacity lie further apart
 PAIR_MARGIN = 0.15  # two GPUs count as different where their published times lie further apart
@@ -91,7 +98,8 @@ def _score_run(
         return unanswered(run, workload.reason, table_has_core=table_has_core), []
     if gpu is None:
         return unanswered(run, "GPU not known", table_has_core=table_has_core), []
-    traced = Traced(workload, sm_class(gpu.sm, workload))
+    steps = STEPS_FOR_MEMORY if run.memory or run.out_of_memory else STEPS_FOR_TIME
+    traced = Traced(workload, sm_class(gpu.sm, workload), steps)
     trace = tracer.trace(traced)
     if isinstance(trace, Unanswerable):
         return unanswered(run, trace.reason, table_has_core=table_has_core), []
@@ -154,7 +162,13 @@ def _time_answer(
         predicted = predict_time(trace, recipe_of(run, workload, trace), gpu, coefficients=coefficients).step_time_s
     except ValueError as error:
         return replace(blank, reason=str(error))
-    return replace(blank, predicted=in_unit_of(run, published, predicted), ratio=predicted / published)
+    predicted *= math.exp(coefficients.scripts.get(script_of(run, workload), 0.0))
+    return replace(
+        blank,
+        predicted=in_unit_of(run, published, predicted),
+        ratio=predicted / published,
+        naive_ratio=naive_step_time_s(trace, gpu, workload.accumulation) / published,
+    )
 
 
 def _memory_answer(
@@ -174,6 +188,7 @@ def _memory_answer(
         blank_answer(run, "memory", table_has_core=table_has_core),
         predicted=predicted / BYTES_PER_UNIT[run.memory_unit],
         ratio=predicted / published,
+        naive_ratio=parameters_times_16(trace) / published,
     )
     return answer, prediction
 

@@ -10,11 +10,14 @@ import json
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
+from typing import TYPE_CHECKING
 
 from gpurig.accuracy.cards import card_of
-from gpurig.accuracy.table import MeasuredRun
 from gpurig.predict import base_memory
-from gpurig.predict.base_memory import MemoryCalibration
+
+if TYPE_CHECKING:
+    from gpurig.accuracy.table import MeasuredRun
+    from gpurig.predict.base_memory import MemoryCalibration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import csv
 import math
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpurig.errors import BadFile
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 REQUIRED_COLUMNS = ("row_id", "kind", "model", "gpu", "precision", "per_gpu_batch")
 VALUE_COLUMNS = ("throughput", "memory")

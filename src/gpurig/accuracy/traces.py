@@ -8,19 +8,20 @@ import warnings
 import zlib
 from dataclasses import dataclass, replace
 from importlib import metadata
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from gpurig.accuracy.workload import Unanswerable, Workload
 from gpurig.model.trace import SCHEMA_VERSION, StepTrace
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
     from multiprocessing.context import SpawnProcess
 
 DEFAULT_TIMEOUT_S = 180.0
 _ROWS_PER_CHILD = 150  # a fresh process now and then: caches of torch and transformers grow
-_STEPS = 3  # optimizer state exists after the first, outputs held from the step before after the second
+STEPS_FOR_TIME = 2  # optimizer state exists after the first
+STEPS_FOR_MEMORY = 3  # the allocator's fragments settle after the second
 
 
 def default_cache() -> Path:
@@ -37,10 +38,12 @@ class Traced:
 
     workload: Workload
     sm: int
+    steps: int = STEPS_FOR_MEMORY
 
     @property
     def key(self) -> str:
-        return f"{self.workload.key}-{self.sm}"
+        short = "" if self.steps == STEPS_FOR_MEMORY else f"-{self.steps}"
+        return f"{self.workload.key}-{self.sm}{short}"
 
 
 def sm_class(sm: int | None, workload: Workload) -> int:
@@ -58,7 +61,7 @@ def trace_workload(traced: Traced) -> StepTrace:
         GpurigError: the model cannot be built or followed.
     """
     from gpurig.accuracy.build import make_step, traced_accumulation
-    from gpurig.trace.facade import CardFacts
+    from gpurig.trace.card import CardFacts
     from gpurig.trace.step import trace_step
 
     workload = traced.workload
@@ -68,7 +71,7 @@ def trace_workload(traced: Traced) -> StepTrace:
         trace = trace_step(
             lambda: make_step(workload),
             lambda step: step(),
-            steps=_STEPS,
+            steps=traced.steps,
             label=workload.model,
             card=CardFacts(capability=divmod(traced.sm, 10)),
             samples_per_step=workload.batch * accumulation,
@@ -92,7 +95,7 @@ class Tracer:
         self._connection: Connection | None = None
         self._served = 0
 
-    def __enter__(self) -> Tracer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -149,7 +152,13 @@ class Tracer:
         return self._cache / f"torch-{metadata.version('torch').split('+')[0]}" / f"{traced.key}.msgpack.z"
 
     def kept(self, traced: Traced) -> StepTrace | None:
-        """The trace of a workload if it is in the cache."""
+        """The trace of a workload if it is in the cache, with as many steps or more."""
+        found = self._read(traced)
+        if found is None and traced.steps != STEPS_FOR_MEMORY:
+            found = self._read(replace(traced, steps=STEPS_FOR_MEMORY))
+        return found
+
+    def _read(self, traced: Traced) -> StepTrace | None:
         import msgspec
 
         file = self._file(traced)

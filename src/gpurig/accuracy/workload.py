@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
 
-from gpurig.accuracy.table import MeasuredRun
+if TYPE_CHECKING:
+    from gpurig.accuracy.table import MeasuredRun
 
 _APEX_VERSIONS = ("0.", "1.0", "1.1.", "1.2", "1.3", "1.4", "1.5")
 
@@ -246,7 +248,11 @@ def _precision(run: MeasuredRun, base: Workload) -> Workload:
     if text == "tf32":
         return replace(base, tf32="on")
     if text == "fp16-amp":
-        if base.task in ("qa", "pretrain-masked") and base.model.startswith("transformers:") and run.source.startswith(("NVIDIA", "lambdal")):
+        if (
+            base.task in ("qa", "pretrain-masked")
+            and base.model.startswith("transformers:")
+            and run.source.startswith(("NVIDIA", "lambdal"))
+        ):
             return replace(base, precision="fp16-masters")  # apex O2 in the BERT scripts of this collection
         scaled = not run.source.endswith("pytorch-image-models")
         return replace(base, precision="fp16-amp", grad_scaler=scaled and not old_apex)

@@ -121,7 +121,9 @@ def predict(
 
             timed = operator_samples(operators) if operators else ()
             method = f"fitted to this table without the row's own {'model family' if left_out == 'family' else 'GPU'}"
-            scored = _with_progress(len(runs), lambda step: cross_validate(runs, tracer, left_out, timed, progress=step))
+            scored = _with_progress(
+                len(runs), lambda step: cross_validate(runs, tracer, left_out, timed, progress=step)
+            )
     report = make_report(file.name, method, scored)
     if as_json_text:
         print_json_object({"accuracy": as_json(report)})
@@ -181,7 +183,7 @@ def _answer_line(report: Report) -> str:
     parts = [
         f"{f.name} {100 * f.macro_median:.1f} %"
         for f in report.headline
-        if f.macro_median is not None and "other" not in f.name
+        if f.macro_median is not None and "," not in f.name
     ]
     answered = sum(row.predicted is not None for row in report.rows)
     found = ", ".join(parts) or "no answers"

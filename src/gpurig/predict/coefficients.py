@@ -8,10 +8,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import resources
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpurig.errors import BadFile
-from gpurig.model.gpu import Gpu
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpurig.model.gpu import Gpu
 
 HOST_CLASSES = ("forward", "backward", "optimizer", "view", "sync")
 SCHEMA_VERSION = 1
@@ -38,6 +42,7 @@ class Coefficients:
         gpu_host: GPU id -> log of how much slower than usual the hosts of its measurements issue work.
         host_s: `HOST_CLASSES` -> host time per operator.
         kernel_s: Device time per kernel beside its work: ramp-up and gap.
+        scripts: Benchmark script -> log of what it adds to a step; of use only to compare with that benchmark.
         host_old: log of how much slower frameworks of the "old" era issue work.
         bands: "GPU calibrated? model class calibrated?" -> residuals.
     """
@@ -49,6 +54,7 @@ class Coefficients:
     host_s: Mapping[str, float]
     kernel_s: float
     host_old: float = 0.0
+    scripts: Mapping[str, float] = field(default_factory=dict)
     bands: Mapping[str, Residuals] = field(default_factory=dict)
     source: str = ""
 
@@ -93,9 +99,24 @@ def card_features(gpu: Gpu) -> tuple[tuple[str, float], ...]:
         features.append(("power", min(0.0, math.log(gpu.tdp_w / (wanted * gpu.fp32_tflops)))))
     elif gpu.tdp_w is None:
         features.append(("no_power_figure", 1.0))
-    if (gpu.memory_type or "").startswith("HBM"):
+    memory = gpu.memory_type or ""
+    if memory.startswith("HBM"):
         features.append(("hbm", 1.0))
+    elif _is_consumer(gpu):
+        features.append(("consumer", 1.0))
+    elif gpu.tdp_w is not None and gpu.tdp_w <= SMALL_SERVER_CARD_W:
+        features.append(("small_server_card", 1.0))
     return tuple(features)
+
+
+SMALL_SERVER_CARD_W = 80.0  # T4, P4, L4, A2: GDDR with error correction in its own bandwidth, and a slot's power
+
+
+def _is_consumer(gpu: Gpu) -> bool:
+    """GeForce and TITAN cards, which clock above the boost clock of their data sheet while they are cool."""
+    return gpu.gpu_id.startswith(("GTX", "RTX20", "RTX30", "RTX40", "RTX50", "TITAN")) and not gpu.gpu_id.endswith(
+        "Ada"
+    )
 
 
 def _architecture(gpu: Gpu) -> str:
@@ -140,7 +161,8 @@ def coefficients_from_json(text: str, name: str) -> Coefficients:
             gpu_host=data["gpu_host"],
             host_s=data["host_s"],
             kernel_s=data["kernel_s"],
-            host_old=data["host_old"],
+            host_old=data.get("host_old", 0.0),
+            scripts=data.get("scripts", {}),
             bands={key: Residuals(**value) for key, value in data["bands"].items()},
             source=data["source"],
         )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from gpurig.model.gpu import Gpu
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpurig.model.gpu import Gpu
 
 # torch.nn.parallel.DistributedDataParallel: bucket_cap_mb, and the first bucket that starts the pipeline
 BUCKET_BYTES = 25 << 20
@@ -102,7 +105,13 @@ def buckets(gradient_bytes: Sequence[int]) -> tuple[tuple[int, float], ...]:
 
 
 def exposed_time_s(
-    gradient_bytes: Sequence[int], backward_s: float, num_gpus: int, num_nodes: int, link: Link, *, sharded: bool = False
+    gradient_bytes: Sequence[int],
+    backward_s: float,
+    num_gpus: int,
+    num_nodes: int,
+    link: Link,
+    *,
+    sharded: bool = False,
 ) -> float:
     """Time that communication adds to a step beyond what the backward pass hides, its slowdown included.
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from gpurig.model.gpu import Gpu
+if TYPE_CHECKING:
+    from gpurig.model.gpu import Gpu
 
 # typical sustained boost of an architecture in MHz, for laptop parts whose clock the maker of the laptop sets
 _TYPICAL_MHZ = {"Pascal": 1500.0, "Turing": 1200.0, "Ampere": 1450.0, "Ada": 2000.0, "Blackwell": 2100.0}

@@ -6,15 +6,19 @@ its fit alike: time = ideal time × exp(−Σ coefficient·value).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpurig.model.gpu import Gpu
 from gpurig.model.trace import Op, OpClass
-from gpurig.predict.tiles import Floats, product_time_s, winograd_time_s
+from gpurig.predict.tiles import WINOGRAD_RATE, Floats, product_time_s, winograd_time_s
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpurig.model.gpu import Gpu
 
 Terms = tuple[tuple[str, float], ...]
 
@@ -22,6 +26,7 @@ Terms = tuple[tuple[str, float], ...]
 PIPES = ("simt", "tf32", "half", "memory")
 REDUCED = ("fp16", "bf16")
 _NO_TERMS: Terms = ()
+TRANSPOSED_PER_CLOCK = 3.5  # V100 changes layouts at its bandwidth, A100 well below: RN50 in both layouts on both
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +58,25 @@ def split_gradients(ops: Sequence[Op]) -> tuple[tuple[Op, ...], tuple[int, ...]]
     """
     parts: list[Op] = []
     owners: list[int] = []
-    for index, op in enumerate(ops):
+    for index, op in enumerate(_with_one_layout(ops)):
         both = op.op_class is OpClass.CONV and op.dims[12] == 3
         for part in _gradients(op) if both else (op,):
             parts.append(part)
             owners.append(index)
     return tuple(parts), tuple(owners)
+
+
+def _with_one_layout(ops: Sequence[Op]) -> Sequence[Op]:
+    """Channels last for the whole net if its kernels are.
+
+    A kernel's layout is what `.to(memory_format=…)` made it; that of activations, and of 1 × 1 and depthwise kernels, for
+    which both layouts are the same bytes, follows from it on a device and is not always seen in a trace.
+    """
+    kernels = [op for op in ops if op.op_class is OpClass.CONV and op.dims[5] * op.dims[6] > 1 and op.dims[9] == 1]
+    if sum(op.channels_last for op in kernels) * 2 <= len(kernels) or not kernels:
+        return ops
+    follows = (OpClass.CONV, OpClass.NORM)
+    return [replace(op, channels_last=True) if op.op_class in follows else op for op in ops]
 
 
 def _gradients(op: Op) -> tuple[Op, Op]:
@@ -69,9 +87,7 @@ def _gradients(op: Op) -> tuple[Op, Op]:
 
     def part(direction: int, read: int, write: int, kernels: int) -> Op:
         dims = (*op.dims[:12], direction, transposed)
-        return replace(
-            op, dims=dims, flops=half, read_bytes=read * size, write_bytes=write * size, num_kernels=kernels
-        )
+        return replace(op, dims=dims, flops=half, read_bytes=read * size, write_bytes=write * size, num_kernels=kernels)
 
     return part(1, result + weight, source, 1), part(2, result + source, weight, max(1, op.num_kernels - 1))
 
@@ -97,15 +113,16 @@ def op_features(ops: Sequence[Op], gpu: Gpu, *, era: str = "now") -> OpFeatures:
     compute_s = _compute_s(ops, kinds, peaks, float(gpu.sm_count))
     cache = (gpu.l2_mb or 4.0) * 1e6
     transposes = np.array([_transposes(op, pipe, kind) for op, pipe, kind in zip(ops, pipes, kinds, strict=True)])
+    sizes = np.array([_DTYPE_BYTES.get(op.dtype, 4) for op in ops], dtype=float)
     transfer = np.array([op.op_class is OpClass.TRANSFER for op in ops])
     link = _host_link_bytes_per_s(gpu)
     return OpFeatures(
         compute_s=compute_s,
         memory_s=np.where(transfer, num_bytes / link, num_bytes / bandwidth),
-        extra_s=transposes * num_bytes / bandwidth,
-        kernels=np.array([op.num_kernels if op.op_class is not OpClass.VIEW else 0 for op in ops], dtype=float),
+        extra_s=transposes * num_bytes / np.minimum(bandwidth, sizes * _transposed_per_s(gpu)),
+        kernels=np.array([_kernels(op, passes) for op, passes in zip(ops, transposes, strict=True)]),
         compute_terms=tuple(
-            _compute_terms(op, pipe, kind, era) if seconds > 0 else _NO_TERMS
+            _compute_terms(op, pipe, kind, gpu, era) if seconds > 0 else _NO_TERMS
             for op, pipe, kind, seconds in zip(ops, pipes, kinds, compute_s, strict=True)
         ),
         memory_terms=tuple(
@@ -136,6 +153,11 @@ def _peak_flops(pipe: str, op: Op, kind: str, gpu: Gpu) -> float:
     if op.dtype == "fp64":
         return (gpu.fp64_tflops or (gpu.fp32_tflops or 1.0) / 32) * 1e12
     return (gpu.fp32_tflops or 1.0) * 1e12
+
+
+def _transposed_per_s(gpu: Gpu) -> float:
+    """Elements read or written per second where multiprocessors change a layout: for two bytes below HBM2e's bandwidth."""
+    return TRANSPOSED_PER_CLOCK * (gpu.sm_count or 1) * (gpu.boost_mhz or 1500.0) * 1e6
 
 
 def _host_link_bytes_per_s(gpu: Gpu) -> float:
@@ -207,14 +229,12 @@ def _traffic_bytes(op: Op) -> int:
 def _compute_s(ops: Sequence[Op], kinds: tuple[str, ...], peaks: Floats, sm_count: float) -> Floats:
     """Ideal arithmetic time per operator."""
     seconds = np.array([op.flops for op in ops], dtype=float) / peaks
-    is_kind = {kind: np.array([k == kind for k in kinds], dtype=bool) for kind in ("gemm", "conv", "grouped")}
-    gemm = np.flatnonzero(is_kind["gemm"])
-    if gemm.size:
-        shape = np.array([ops[i].dims for i in gemm], dtype=float)
-        seconds[gemm] = product_time_s(*shape.T, peaks[gemm], sm_count)
-    conv = np.flatnonzero(is_kind["conv"] | is_kind["grouped"])
-    if conv.size:
-        seconds[conv] = _conv_s([ops[i] for i in conv], peaks[conv], sm_count)
+    gemm, conv = (np.array([k == kind for k in kinds], dtype=bool) for kind in ("gemm", "conv"))
+    if gemm.any():
+        batch, m, n, k = np.array([op.dims for op, yes in zip(ops, gemm, strict=True) if yes], dtype=float).T
+        seconds[gemm] = product_time_s(batch, m, n, k, peaks[gemm], sm_count)
+    if conv.any():
+        seconds[conv] = _conv_s([op for op, yes in zip(ops, conv, strict=True) if yes], peaks[conv], sm_count)
     return seconds
 
 
@@ -225,10 +245,15 @@ def _conv_s(ops: list[Op], peaks: Floats, sm_count: float) -> Floats:
     wino = np.array([_may_winograd(op) for op in ops])
     if wino.any():
         chosen = [op for op, yes in zip(ops, wino, strict=True) if yes]
-        images, c_in, c_out, height, width = np.array([(d.dims[0], *_in_out(d), d.dims[10], d.dims[11]) for d in chosen], dtype=float).T
-        seconds[wino] = np.minimum(
-            seconds[wino], winograd_time_s(images, c_in, c_out, height, width, peaks[wino], sm_count)
-        )
+        images, c_in, c_out, height, width = np.array(
+            [(d.dims[0], *_in_out(d), d.dims[10], d.dims[11]) for d in chosen], dtype=float
+        ).T
+        weight = np.array([op.dims[12] == 2 for op in chosen])
+        positions = images * np.ceil(height / 2) * np.ceil(width / 2)
+        sixteen = np.full(len(chosen), 16.0)
+        of_weight = product_time_s(sixteen, c_out, c_in, positions, peaks[wino], sm_count) / WINOGRAD_RATE
+        of_data = winograd_time_s(images, c_in, c_out, height, width, peaks[wino], sm_count)
+        seconds[wino] = np.minimum(seconds[wino], np.where(weight, of_weight, of_data))
     return seconds
 
 
@@ -259,13 +284,7 @@ def _conv_product(op: Op) -> tuple[float, float, float, float]:
 
 
 def _may_winograd(op: Op) -> bool:
-    return (
-        op.dtype == "fp32"
-        and not op.tf32
-        and op.dims[5:10] == (3, 3, 1, 1, 1)
-        and op.dims[12] in (0, 1)
-        and min(op.dims[1], op.dims[4]) >= 16
-    )
+    return op.dtype == "fp32" and not op.tf32 and op.dims[5:10] == (3, 3, 1, 1, 1) and min(op.dims[1], op.dims[4]) >= 16
 
 
 def _transposes(op: Op, pipe: str, kind: str) -> float:
@@ -275,6 +294,13 @@ def _transposes(op: Op, pipe: str, kind: str) -> float:
     if kind in ("conv", "grouped") and pipe == "simt" and op.channels_last:
         return 2.0
     return 0.0
+
+
+def _kernels(op: Op, layout_passes: float) -> float:
+    """Launches on the device. cuDNN prepares or reduces around a convolution, and changes layouts by kernels of their own."""
+    if op.op_class is OpClass.VIEW:
+        return 0.0
+    return op.num_kernels + (1.0 if op.op_class is OpClass.CONV else 0.0) + layout_passes
 
 
 ERAS = ("old", "now")  # kernel libraries of torch before 1.10, and since
@@ -290,15 +316,18 @@ def era_of(torch_version: str) -> str:
     return "old" if version < (1, 10) else "now"
 
 
-def _compute_terms(op: Op, pipe: str, kind: str, era: str) -> Terms:
+def _compute_terms(op: Op, pipe: str, kind: str, gpu: Gpu, era: str) -> Terms:
     if kind in ("gemm", "conv", "grouped"):
         terms: list[tuple[str, float]] = [(f"{kind}:{pipe}", 1.0), (f"pipe:{pipe}", 1.0)]
         if pipe != "simt" and era != "now":
-            terms.append((f"era:{era}:{'gemm' if kind == 'gemm' else 'conv'}", 1.0))
+            what = "gemm" if kind == "gemm" else "conv"
+            terms.append((f"era:{era}:{what}", 1.0))
+            if gpu.architecture == "Ampere":  # new then, and not yet tuned for
+                terms.append((f"era:{era}:{what}:ampere", 1.0))
         terms += _gemm_terms(op, pipe) if kind == "gemm" else _conv_terms(op, pipe, kind)
         return tuple(terms)
     if kind == "depthwise":
-        return _depthwise_terms(op, has_half=pipe == "half")
+        return _depthwise_terms(op, has_half=pipe == "half" or gpu.sm == 60)
     if kind in ("flash", "efficient"):
         direction = "backward" if op.dims[6] else "forward"
         return ((f"{kind}:{direction}", 1.0), (f"pipe:{pipe}", 1.0), ("attention:causal", float(op.dims[5])))
@@ -335,8 +364,10 @@ def _conv_terms(op: Op, pipe: str, kind: str) -> list[tuple[str, float]]:
     if stride > 1 and direction == "input":
         terms.append(("conv:strided_gradient", 1.0))
     if kind == "grouped":
-        width = min(c_in, c_out) // groups
-        terms.append((f"grouped:width:{family}", float(np.log2(max(1, width) / 32))))
+        width = float(np.log2(max(1, min(c_in, c_out) // groups) / 32))
+        terms.append((f"grouped:{'narrow' if width < 0 else 'wide'}:{family}", width))
+        if op.channels_last and pipe != "simt":
+            terms.append(("grouped:channels_last", 1.0))
     if pipe == "half" and op.channels_last:
         terms.append(("conv:half:channels_last", 1.0))
     if pipe == "simt" and op.dtype in REDUCED:

@@ -6,25 +6,38 @@ The model is linear in its terms inside an exponential per operator (`features`)
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gpurig.model.gpu import Gpu
 from gpurig.predict.coefficients import HOST_CLASSES, Coefficients, card_features
 from gpurig.predict.features import PIPES, OpFeatures, Terms
-from gpurig.predict.priors import GPU_HOST_SD, GPU_RATE_SD, HOST_PRIOR_S, KERNEL_PRIOR_S, prior_of, rate_prior_of
+from gpurig.predict.priors import (
+    GPU_HOST_SD,
+    GPU_RATE_SD,
+    HOST_PRIOR_S,
+    KERNEL_PRIOR_S,
+    prior_of,
+    rate_prior_of,
+    script_prior_of,
+)
 from gpurig.predict.queue import HOST_NORM
 from gpurig.predict.roofline import OVERLAP_NORM
-from gpurig.predict.tiles import Floats
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
     from scipy import sparse
 
+    from gpurig.model.gpu import Gpu
+    from gpurig.predict.tiles import Floats
+
 ROBUST_SCALE = 0.12  # residuals beyond this (in log time) pull with constant force
+MAX_ITERATIONS = 100
+MAX_DAMPING = 1e6
+TOLERANCE = 1e-6  # of the cost, per step of Levenberg and Marquardt's method
 NOISE = 0.10  # spread of two published numbers for the same thing, in log time
 
 
@@ -39,6 +52,7 @@ class Sample:
     step_time_s: float
     group: str  # samples of a group share its weight
     era: str = "now"
+    script: str = ""  # samples of one script share what it adds to every step; "": adds nothing
 
 
 class Problem:
@@ -67,20 +81,25 @@ class Problem:
             without: Samples to leave out. What only they say something about falls back to its prior.
             start: Where to begin; it shortens the way and does not change the end beyond the tolerance.
         """
-        from scipy.optimize import least_squares
-
         weights = self._weights if without is None else np.where(without, 0.0, self._weights)
-        solution = least_squares(
-            self._residuals,
-            self.start if start is None else start,
-            jac=self._jacobian,
-            max_nfev=60 if start is None else 12,
-            xtol=1e-5,
-            ftol=1e-5,
-            args=(weights,),
-        )
-        found: Floats = solution.x
-        return found
+        x = (self.start if start is None else start).copy()
+        residuals, damping = self._residuals(x, weights), 1e-3
+        for _ in range(MAX_ITERATIONS):
+            jacobian = self._jacobian(x, weights)
+            curvature, slope = jacobian.T @ jacobian, jacobian.T @ residuals
+            before = float(residuals @ residuals)
+            while damping < MAX_DAMPING:
+                step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), -slope)
+                tried = self._residuals(x + step, weights)
+                if float(tried @ tried) < before:
+                    break
+                damping *= 4
+            else:
+                return x
+            x, residuals, damping = x + step, tried, damping / 3
+            if before - float(residuals @ residuals) < TOLERANCE * before:
+                return x
+        return x
 
     # parameters
 
@@ -94,11 +113,21 @@ class Problem:
             if not name.startswith("pipe:")
         }
         rates = {
-            f"rate:{sample.gpu.gpu_id}:{pipe}" for sample in self.samples for pipe in {*sample.features.pipes, "memory", "simt"}
+            f"rate:{sample.gpu.gpu_id}:{pipe}"
+            for sample in self.samples
+            for pipe in {*sample.features.pipes, "memory", "simt"}
         }
         prior = {f"prior:{pipe}:{name}" for g in self.gpus.values() for pipe in PIPES for name, _ in card_features(g)}
-        hosts = {f"gpuhost:{gpu_id}" for gpu_id in self.gpus}
-        return [*sorted(terms), *sorted(rates), *sorted(prior), *sorted(hosts), *(f"host:{h}" for h in HOST_CLASSES), "hostold", "kernel"]
+        hosts = {f"gpuhost:{gpu_id}" for gpu_id in self.gpus} | {f"script:{s.script}" for s in self.samples}
+        return [
+            *sorted(terms),
+            *sorted(rates),
+            *sorted(prior),
+            *sorted(hosts),
+            *(f"host:{h}" for h in HOST_CLASSES),
+            "hostold",
+            "kernel",
+        ]
 
     def _prior(self, name: str) -> tuple[float, float]:
         kind, _, rest = name.partition(":")
@@ -108,6 +137,8 @@ class Problem:
             return rate_prior_of(rest)
         if kind == "gpuhost":
             return 0.0, GPU_HOST_SD
+        if kind == "script":
+            return script_prior_of(rest)
         if kind == "host":
             return math.log(HOST_PRIOR_S[rest]), 0.3
         if name == "kernel":
@@ -124,9 +155,12 @@ class Problem:
         rates = [name for name in self.names if name.startswith("rate:")]
         for row, name in enumerate(rates):
             _, gpu_id, pipe = name.split(":")
-            rows.append(row), columns.append(self.index[name]), values.append(1 / GPU_RATE_SD)
-            for feature, x in card_features(self.gpus[gpu_id]):
-                rows.append(row), columns.append(self.index[f"prior:{pipe}:{feature}"]), values.append(-x / GPU_RATE_SD)
+            entries = [(self.index[name], 1.0)]
+            entries += [(self.index[f"prior:{pipe}:{feature}"], -x) for feature, x in card_features(self.gpus[gpu_id])]
+            for column, value in entries:
+                rows.append(row)
+                columns.append(column)
+                values.append(value / GPU_RATE_SD[pipe])
         return sparse.csr_matrix((values, (rows, columns)), shape=(len(rates), len(self.names)))
 
     # stacked operators
@@ -148,6 +182,7 @@ class Problem:
         self.host_counts = np.array([[s.host_counts.get(h, 0.0) for h in HOST_CLASSES] for s in self.samples])
         self.host_index = [self.index[f"host:{h}"] for h in HOST_CLASSES]
         self.gpu_host_index = np.array([self.index[f"gpuhost:{s.gpu.gpu_id}"] for s in self.samples])
+        self.script_index = np.array([self.index[f"script:{s.script}"] for s in self.samples])
         self.old = np.array([float(s.era == "old") for s in self.samples])
 
     def _design(self, operators: list[tuple[Gpu, tuple[Terms, ...]]]) -> sparse.csr_matrix:
@@ -176,7 +211,7 @@ class Problem:
         gaps = self.kernels * math.exp(x[self.index["kernel"]])
         device = self.sums @ (both + extra + gaps)
         host = (self.host_counts @ np.exp(x[self.host_index])) * self._host_factor(x)
-        total = (device**HOST_NORM + host**HOST_NORM) ** (1 / HOST_NORM)
+        total = (device**HOST_NORM + host**HOST_NORM) ** (1 / HOST_NORM) * np.exp(x[self.script_index])
         return compute, memory, extra, both, gaps, device, host, total
 
     def _host_factor(self, x: Floats) -> Floats:
@@ -210,12 +245,14 @@ class Problem:
             - self.sums @ sparse.diags(extra) @ self.a_extra
         ).toarray()
         d_device[:, self.index["kernel"]] += self.sums @ gaps
-        jacobian = d_device * ((device / total) ** (HOST_NORM - 1))[:, None]
-        host_share = (host / total) ** (HOST_NORM - 1)
+        script = np.exp(x[self.script_index])
+        jacobian = d_device * (script * (script * device / total) ** (HOST_NORM - 1))[:, None]
+        host_share = script * (script * host / total) ** (HOST_NORM - 1)
         factor = self._host_factor(x) * host_share
         for column, name_index in enumerate(self.host_index):
             jacobian[:, name_index] += self.host_counts[:, column] * math.exp(x[name_index]) * factor
         jacobian[np.arange(len(total)), self.gpu_host_index] += host * host_share
+        jacobian[np.arange(len(total)), self.script_index] += total
         jacobian[:, self.index["hostold"]] += host * host_share * self.old
         errors = np.log(total) - self._targets
         scaled = errors / ROBUST_SCALE
@@ -238,7 +275,7 @@ class Problem:
         for name, value in under("rate:").items():
             gpu_id, pipe = name.rsplit(":", 1)
             rates.setdefault(gpu_id, {})[pipe] = value
-        structural = ("rate:", "prior:", "gpuhost:", "host:")
+        structural = ("rate:", "prior:", "gpuhost:", "host:", "script:")
         return Coefficients(
             terms={n: v for n, v in values.items() if not n.startswith(structural) and n not in ("kernel", "hostold")},
             pipe_prior=under("prior:"),
@@ -247,4 +284,5 @@ class Problem:
             host_s={name: math.exp(v) for name, v in under("host:").items()},
             kernel_s=math.exp(values["kernel"]),
             host_old=values["hostold"],
+            scripts={name: v for name, v in under("script:").items() if name},
         )

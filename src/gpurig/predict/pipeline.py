@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from gpurig.model.trace import InputProfile
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpurig.model.trace import InputProfile
 
 
 def input_time_s(profile: InputProfile | None, *, vcpus: int | None, gpus_per_node: int = 1) -> float | None:

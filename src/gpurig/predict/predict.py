@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from gpurig.model.gpu import Gpu
 from gpurig.model.prediction import Band, ClassTime, Method, TimePrediction
-from gpurig.model.recipe import Recipe
 from gpurig.model.trace import Op, OpClass, Phase, StepTrace
 from gpurig.predict.coefficients import Coefficients, Residuals, packaged_coefficients
 from gpurig.predict.communication import Link, exposed_time_s, link_of
@@ -20,7 +17,13 @@ from gpurig.predict.features import era_of
 from gpurig.predict.pipeline import input_time_s, is_serial
 from gpurig.predict.queue import Walk, walk
 from gpurig.predict.roofline import OpCosts, op_costs
-from gpurig.predict.tiles import Floats
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpurig.model.gpu import Gpu
+    from gpurig.model.recipe import Recipe
+    from gpurig.predict.tiles import Floats
 
 # torch.compile fuses chains of memory-bound operators and issues them without Python: shares that remain, guessed from
 # published eager and compiled timings of single operators
@@ -278,7 +281,9 @@ def _band(
     model_known = loop.uncalibrated_share() < 0.2 and not compiled and gpu.vendor == "NVIDIA"
     reasons = ["this GPU was calibrated" if gpu_known else "this GPU was not measured: its data sheet and relatives"]
     if not model_known:
-        reasons.append("the model's kinds of operator were not calibrated" if not compiled else "torch.compile is modelled")
+        reasons.append(
+            "the model's kinds of operator were not calibrated" if not compiled else "torch.compile is modelled"
+        )
     if assumed:
         reasons.append(f"assumed: {', '.join(assumed)}")
     if recipe.num_gpus > 1:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gpurig.predict.tiles import Floats
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
+    from gpurig.predict.tiles import Floats
 
 HOST_NORM = 8.0
 
@@ -44,7 +47,7 @@ def walk(host_s: Floats, device_s: Floats, syncs: NDArray[np.bool_], *, waits_at
     host_now = device_now = 0.0
     ends = []
     for _ in range(2):
-        for start, end in zip(bounds, bounds[1:], strict=False):
+        for start, end in itertools.pairwise(bounds):
             if start == end:
                 continue
             waits = bool(syncs[end - 1]) or (waits_at_end and end == len(host_s))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpurig.model.gpu import Gpu
-from gpurig.model.trace import Op
-from gpurig.predict.coefficients import Coefficients
 from gpurig.predict.features import PIPES, Terms, op_features, split_gradients
 from gpurig.predict.priors import prior_of
-from gpurig.predict.tiles import Floats
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpurig.model.gpu import Gpu
+    from gpurig.model.trace import Op
+    from gpurig.predict.coefficients import Coefficients
+    from gpurig.predict.tiles import Floats
 
 OVERLAP_NORM = 6.0  # arithmetic and traffic overlap nearly fully: (a^6 + b^6)^(1/6)
 
@@ -54,7 +58,9 @@ def op_costs(ops: Sequence[Op], gpu: Gpu, coefficients: Coefficients, *, era: st
     total = both + extra + features.kernels * coefficients.kernel_s
 
     def per_op(values: Floats) -> Floats:
-        return np.bincount(owners, weights=values, minlength=len(ops))
+        summed: Floats = np.zeros(len(ops))
+        np.add.at(summed, np.array(owners, dtype=np.intp), values)
+        return summed
 
     return OpCosts(per_op(total), per_op(compute), per_op(memory + extra))
 
@@ -63,4 +69,5 @@ def _inefficiency(terms: tuple[Terms, ...], coefficients: Coefficients, rates: d
     """exp(−Σ coefficient·value) per operator; a term that no measurement has touched keeps its prior."""
     known = {**coefficients.terms, **rates}
     logs = [-sum((known[name] if name in known else prior_of(name)[0]) * x for name, x in op) for op in terms]
-    return np.exp(np.array(logs, dtype=float))
+    factors: Floats = np.exp(np.array(logs, dtype=float))
+    return factors

@@ -25,7 +25,10 @@ def product_time_s(
     """Time of batch × ([m,k]·[k,n]) at the full rate of each occupied multiprocessor, with the best tile.
 
     Args:
-        batch, m, n, k: Shape per product.
+        batch: Products.
+        m: Rows of each result.
+        n: Columns of each result.
+        k: Length of the reduction.
         peak_flops: Peak of the whole chip for the type, FLOP/s.
         sm_count: Multiprocessors.
         split_k: Whether a long reduction may be split over idle multiprocessors.
@@ -40,10 +43,12 @@ def product_time_s(
         tiles = batch * np.ceil(m / rows) * np.ceil(n / columns)
         splits = np.ones_like(tiles)
         if split_k:
-            wanted = np.clip(np.floor(sm_count / tiles), 1, np.maximum(1, np.floor(k / 256)))
+            wanted = np.clip(np.floor(sm_count / tiles), 1, np.maximum(1, k / 256))
             splits = np.where((tiles < sm_count) & (k >= SPLIT_K_FROM), wanted, 1.0)
         waves = tiles * splits / sm_count
-        rounded = np.where(waves > 1, waves + WAVE_ROUNDING * (np.ceil(waves) - waves), np.maximum(waves, FIRST_WAVE_FLOOR))
+        rounded = np.where(
+            waves > 1, waves + WAVE_ROUNDING * (np.ceil(waves) - waves), np.maximum(waves, FIRST_WAVE_FLOOR)
+        )
         best = np.minimum(best, rounded * 2 * rows * columns * (k / splits) / per_sm / rate)
     return best
 
