@@ -64,7 +64,7 @@ def test_the_file_is_what_plans_read(tmp_path: Path) -> None:
         found.coefficients.gpu_rates[GPU.gpu_id]["simt"], rel=1e-5
     )
     assert again.source == "here"
-    assert load().with_measured(measured_bases(path)).base_mib[GPU.gpu_id] == 700
+    assert load().with_measured(measured_bases(path)).measured[GPU.gpu_id] == 700
     assert json.loads(path.read_text())["measured_gpus"] == [GPU.gpu_id]
 
 

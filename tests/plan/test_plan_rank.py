@@ -81,7 +81,7 @@ def test_the_slowest_possible_part_is_promised_where_the_form_is_not_stated() ->
 
 
 def test_unknown_facts_are_a_reason_of_their_own() -> None:
-    unknown = replace(GPUS["slow"], boost_mhz=None)
+    unknown = replace(GPUS["slow"], sm_count=None)
     found = rank([offer(gpu_id="x")], {"x": unknown}, lambda _: [], MadeUpWorkload(), GOAL, lambda p: p.amount_per_h)
     assert [r.reason for r in found.rejections] == [Reason.GPU_FACTS]
 

@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 HERE = Path(__file__).parent
 DIGEST = HERE / "oracle" / "digest.py"
 sys.path.insert(0, str(HERE))
-import zoo  # noqa: E402
+import zoo
 
 Seen = dict[str, dict[str, object]]
 

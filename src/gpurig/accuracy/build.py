@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from gpurig.accuracy.lora import add_lora, chunked_loss
 from gpurig.accuracy.models import make_model
+from gpurig.accuracy.of_the_day import days_softmax, kept_cache
 from gpurig.accuracy.optimizers import make_optimizer
 
 if TYPE_CHECKING:
@@ -35,6 +37,9 @@ def make_step(workload: Workload, device: str = "cuda") -> Callable[[], None]:
         InputError: the model is not known.
         MissingPackage: the package that holds it is not installed.
     """
+    import torch
+
+    torch.backends.cudnn.benchmark = workload.cudnn_benchmark
     model = _model_on(device, workload)
     masters = _masters(model) if workload.precision == "fp16-masters" else None
     optimizer = None
@@ -58,7 +63,7 @@ def _model_on(device: str, workload: Workload) -> torch.nn.Module:
     if workload.precision == "fp16-masters":
         _halve(model)
     if workload.lora_rank:
-        _add_lora(model, workload)
+        add_lora(model, workload)
     if workload.channels_last:
         model = model.to(memory_format=torch.channels_last)
     if workload.checkpointing and hasattr(model, "set_grad_checkpointing"):
@@ -83,31 +88,6 @@ def _masters(model: torch.nn.Module) -> list[torch.nn.Parameter]:
     import torch
 
     return [torch.nn.Parameter(p.detach().float()) for p in model.parameters() if p.requires_grad]
-
-
-def _add_lora(model: torch.nn.Module, workload: Workload) -> None:
-    """Freeze the model and put a low-rank branch beside each target projection."""
-    from torch import nn
-
-    class LoraLinear(nn.Module):
-        def __init__(self, base: nn.Linear, rank: int) -> None:
-            super().__init__()
-            self.base = base
-            options = {"device": base.weight.device, "dtype": base.weight.dtype}
-            self.lora_a = nn.Linear(base.in_features, rank, bias=False, **options)
-            self.lora_b = nn.Linear(rank, base.out_features, bias=False, **options)
-            self.dropout = nn.Dropout(0.05)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            out: torch.Tensor = self.base(x) + self.lora_b(self.lora_a(self.dropout(x))) * 2.0
-            return out
-
-    for parameter in model.parameters():
-        parameter.requires_grad_(requires_grad=False)
-    for module in list(model.modules()):
-        for name, child in list(module.named_children()):
-            if name in workload.lora_targets and isinstance(child, nn.Linear):
-                setattr(module, name, LoraLinear(child, workload.lora_rank))
 
 
 class _Step:
@@ -145,13 +125,14 @@ class _Step:
             inputs = self.inputs
             if inputs is None:
                 inputs = {k: v.to(self.device) for k, v in self._make_inputs("cpu").items()}
-            with self._autocast():
-                output, loss = self._forward(inputs)
+            with self._autocast(), days_softmax(keeps_input=work.softmax_keeps_input):
+                output, loss = (None, self._loss(None, inputs)) if work.litgpt else self._forward(inputs)
             if work.hold_outputs:
                 self.held = output
             if not work.backward:
                 return
-            del output
+            if work.frees_output:
+                del output
             self._backward(loss)
             del loss
         if self.masters is not None:
@@ -170,7 +151,10 @@ class _Step:
     def _forward(self, inputs: Inputs) -> tuple[object, torch.Tensor]:
         if self.workload.task == "pretrain-masked":
             return self._masked_language_model(inputs)
-        output = self.model(**inputs) if "pixel" not in inputs else self.model(inputs["pixel"])
+        if "pixel" in inputs:
+            output = self.model(inputs["pixel"])
+        else:
+            output = self.model(**inputs, **(kept_cache(self.model) if self.workload.keeps_cache else {}))
         return output, self._loss(output, inputs)
 
     def _masked_language_model(self, inputs: Inputs) -> tuple[object, torch.Tensor]:
@@ -211,6 +195,9 @@ class _Step:
                 parameter.grad.detach_().zero_()
 
     def _backward(self, loss: torch.Tensor) -> None:
+        if self.workload.apex_o2:
+            for parameter in self.trainable:
+                parameter.grad = None  # apex lets autograd hand over its own tensors
         if self.scaler is not None:
             self.scaler.scale(loss).backward()
         elif self.masters is not None:
@@ -239,11 +226,16 @@ class _Step:
             for _, parameter in pairs:
                 if parameter.grad is not None:
                     parameter.grad.zero_()
+            if self.workload.apex_o2:
+                for master in masters:
+                    master.grad = None
 
     def _loss(self, output: object, inputs: Inputs) -> torch.Tensor:
         import torch
         from torch.nn import functional
 
+        if self.workload.litgpt:
+            return chunked_loss(self.model, inputs["input_ids"])
         if self.workload.loss == "sum-of-logits":
             return _logits(output).sum()
         own = getattr(output, "loss", None)

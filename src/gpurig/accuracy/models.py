@@ -114,9 +114,13 @@ def _transformers(name: str, workload: Workload) -> nn.Module:
     architecture = str(entry["model_type"])
     overrides = {key: value for key, value in entry.items() if key not in ("model_type", "source", "like")}
     config = transformers.AutoConfig.for_model(architecture, **overrides)
+    if workload.bert != "transformers" and architecture == "bert" and workload.task == "qa":
+        from gpurig.accuracy.bert import NvidiaBertForQuestionAnswering
+
+        return NvidiaBertForQuestionAnswering(config, autograd_of_1_4=workload.bert == "nvidia-1.4")
     config._attn_implementation = workload.attention
     if hasattr(config, "use_cache"):
-        config.use_cache = False
+        config.use_cache = workload.keeps_cache
     maker = getattr(transformers, _head(architecture, workload.task))
     if workload.seq_len and getattr(config, "max_position_embeddings", workload.seq_len) < workload.seq_len:
         config.max_position_embeddings = workload.seq_len

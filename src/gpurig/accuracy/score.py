@@ -199,11 +199,7 @@ def _verdict(run: MeasuredRun, trace: StepTrace, gpu: Gpu, memory: MemoryPredict
         return None
     capacity = int(gpu.usable_memory_gib * (1 << 30))
     outside = memory.base + memory.communication
-    try:
-        allocator_usage(trace, gpu.sm, capacity=capacity - outside)
-        fits = True
-    except OutOfMemory:
-        fits = False
+    fits = memory.peak_device <= capacity or _fits_after_release(trace, gpu, capacity - outside)
     need = memory.peak_allocated + outside if fits and memory.peak_device > capacity else memory.peak_device
     return Verdict(
         row_id=run.row_id,
@@ -214,6 +210,15 @@ def _verdict(run: MeasuredRun, trace: StepTrace, gpu: Gpu, memory: MemoryPredict
         predicted=fits,
         margin=abs(need - capacity) / capacity,
     )
+
+
+def _fits_after_release(trace: StepTrace, gpu: Gpu, capacity: int) -> bool:
+    """Whether the allocator finds room once it has given its cached segments back."""
+    try:
+        allocator_usage(trace, gpu.sm, capacity=capacity)
+    except OutOfMemory:
+        return False
+    return True
 
 
 # --- figures ------------------------------------------------------------------------------------------------------------

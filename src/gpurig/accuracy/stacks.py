@@ -12,8 +12,9 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from gpurig.accuracy.cards import card_of
+from gpurig.accuracy.workload import framework_age
 from gpurig.predict import base_memory
+from gpurig.predict.base_memory import BaseConstant
 
 if TYPE_CHECKING:
     from gpurig.accuracy.table import MeasuredRun
@@ -22,31 +23,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """Constants of one source."""
+    """The constant of one source from one version of PyTorch on."""
 
     source: str
-    base_mib: float
-    cudnn_mib: float
-    conv_share: float
-    rows: int
+    constant: BaseConstant
 
 
 @cache
-def stacks() -> dict[str, Stack]:
-    """Fitted stacks by source."""
+def stacks() -> tuple[Stack, ...]:
+    """Fitted stacks."""
     text = (resources.files("gpurig") / "data" / "calibration" / "stacks.json").read_text(encoding="utf-8")
-    return {entry["source"]: Stack(**entry) for entry in json.loads(text)["stacks"]}
+    return tuple(
+        Stack(
+            source=entry["source"],
+            constant=BaseConstant(**{**entry["constant"], "torch_from": tuple(entry["constant"]["torch_from"])}),
+        )
+        for entry in json.loads(text)["stacks"]
+    )
 
 
 def memory_calibration(run: MeasuredRun) -> MemoryCalibration:
     """The packaged constants, with those of the run's own software stack where they are known."""
+    age = framework_age(run)
+    known = [s.constant for s in stacks() if s.source == run.source and s.constant.torch_from <= age]
     packaged = base_memory.load()
-    stack = stacks().get(run.source)
-    gpu = card_of(run)
-    if stack is None or gpu is None:
-        return packaged
-    return replace(
-        packaged,
-        base_mib={**packaged.base_mib, gpu.gpu_id: stack.base_mib, "cudnn": stack.cudnn_mib},
-        conv_share=stack.conv_share,
-    )
+    return replace(packaged, stack=max(known, key=lambda c: c.torch_from)) if known else packaged

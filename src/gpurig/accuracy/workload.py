@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gpurig.accuracy.table import MeasuredRun
 
+_LATER = ("frees_output", "keeps_cache", "softmax_keeps_input", "bert", "apex_o2", "cudnn_benchmark", "litgpt")
 _APEX_VERSIONS = ("0.", "1.0", "1.1.", "1.2", "1.3", "1.4", "1.5")
 
 
@@ -31,6 +32,15 @@ class Workload:
             head sees masked tokens only), "masked-lm", "causal-lm", "audio-classify", "recommend".
         loss: "cross-entropy", or "sum-of-logits" as some benchmark loops have it.
         zero_grad: "none" sets gradients to None, "zero" keeps and clears them, "never" accumulates.
+        hold_outputs: The model's output of a step, all of it, lives until the next one has its own.
+        frees_output: The output is dropped before backward, as a function that returns only the loss does.
+        keeps_cache: A decoder returns its keys and values with the output, the very tensors that attention used.
+        softmax_keeps_input: Backward of softmax holds its input too, as in torch before 1.11.
+        bert: Whose BERT runs question answering: "transformers", or NVIDIA's scripts with the autograd of torch 1.4
+            ("nvidia-1.4") or a later one ("nvidia").
+        apex_o2: With "fp16-masters": gradients of the masters live only from the end of backward to the next step.
+        cudnn_benchmark: The script lets cuDNN try all its algorithms.
+        litgpt: litgpt's LoRA: one projection for queries, keys and values, and a loss over 128 positions at a time.
     """
 
     model: str
@@ -56,11 +66,22 @@ class Workload:
     logged_loss: bool = False
     foreach: bool = True
     backward: bool = True
+    frees_output: bool = False
+    keeps_cache: bool = False
+    softmax_keeps_input: bool = False
+    bert: str = "transformers"
+    apex_o2: bool = False
+    cudnn_benchmark: bool = False
+    litgpt: bool = False
 
     @property
     def key(self) -> str:
         """A stable identity: equal workloads have equal keys, in any process and on any day."""
-        text = repr(sorted((name, value) for name, value in asdict(self).items() if name != "tf32"))
+        default = Workload(model="", batch=0, precision="")
+        given = asdict(self)
+        # a field that came later is left out where it says nothing, so that the keys of earlier days hold
+        parts = [(n, v) for n, v in given.items() if n != "tf32" and (n not in _LATER or v != getattr(default, n))]
+        text = repr(sorted(parts))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -109,8 +130,15 @@ def _rebuild(run: MeasuredRun) -> Workload:
         attention=_attention(run),
         zero_grad=_zero_grad(run),
         foreach=framework_age(run) >= (2, 0),
+        softmax_keeps_input=framework_age(run) < (1, 11),
+        cudnn_benchmark=_cudnn_benchmark(run),
     )
     return _loop(run, _lora(run, _optimizer(run, _precision(run, base))))
+
+
+def _cudnn_benchmark(run: MeasuredRun) -> bool:
+    """Timm's train.py switches it on, also where another collection runs it."""
+    return "timm train.py" in run.notes + run.optimizer or run.source.endswith("pytorch-image-models")
 
 
 def _model_reference(run: MeasuredRun) -> str:
@@ -147,7 +175,7 @@ def _seq_len(run: MeasuredRun) -> int | None:
         binned = run.source == "NVIDIA/DeepLearningExamples" and "pretraining" in run.task and length == 512
         return round(length * BINNED_SHARE / 8) * 8 if binned else length
     if run.model.startswith("transformers:") and not run.input_shape and "whisper" not in run.model:
-        if "bert" in run.model:
+        if "bert" in run.model and run.kind != "max-batch":  # what fits depends on it
             return 512
         raise _RefusedError("sequence length not stated")
     return None
@@ -198,6 +226,8 @@ def _attention(run: MeasuredRun) -> str:
     if "NeuSight" in run.source:
         return "eager"
     if run.model.startswith("timm:"):
+        if run.source.endswith("milabench"):  # its copy of timm is older than fused kernels: so memory per sample says
+            return "eager"
         return "eager" if framework_age(run) < (2, 0) else "sdpa"
     if "litgpt" in run.framework or "torchtune" in run.framework:
         return "sdpa"
@@ -249,7 +279,7 @@ def _precision(run: MeasuredRun, base: Workload) -> Workload:
         return replace(base, tf32="on")
     if text == "fp16-amp":
         if (
-            base.task in ("qa", "pretrain-masked")
+            base.task in ("qa", "pretrain", "pretrain-masked")
             and base.model.startswith("transformers:")
             and run.source.startswith(("NVIDIA", "lambdal"))
         ):
@@ -273,6 +303,8 @@ def _optimizer(run: MeasuredRun, base: Workload) -> Workload:
         return replace(base, optimizer="none")
     if not text:
         default = "sgd-momentum" if base.task == "classify" else "adamw"
+        if run.source.endswith("GPUMemNet"):
+            return replace(base, optimizer="adam")  # memory beyond the activations grows by twice the parameters
         if "torchtune" in run.framework:
             default = "adamw-fused"
         return replace(base, optimizer=default, clip_gradients=base.task != "classify")
@@ -300,7 +332,13 @@ def _bert_optimizer(run: MeasuredRun, base: Workload) -> Workload:
     if base.task != "qa" or not run.source.startswith(("NVIDIA", "lambdal")):
         return base
     fused = base.precision == "fp16-masters"
-    return replace(base, optimizer="adam-fused" if fused else "bert-adam", clip_gradients=fused)
+    return replace(
+        base,
+        optimizer="adam-fused" if fused else "bert-adam",
+        clip_gradients=fused,
+        bert="nvidia-1.4" if framework_age(run) < (1, 6) else "nvidia",
+        apex_o2=fused,
+    )
 
 
 def _lora(run: MeasuredRun, base: Workload) -> Workload:
@@ -310,7 +348,8 @@ def _lora(run: MeasuredRun, base: Workload) -> Workload:
     if "lora" in text:
         rank = re.search(r"rank (\d+)", text)
         targets = ("q_proj", "v_proj")
-        return replace(base, lora_rank=int(rank.group(1)) if rank else 8, lora_targets=targets)
+        litgpt = run.source.endswith("/litgpt")
+        return replace(base, lora_rank=int(rank.group(1)) if rank else 8, lora_targets=targets, litgpt=litgpt)
     if re.search(r"\b(pvera|shadow|vera|loha|lokr|ia3|boft|oft)\b", text):
         raise _RefusedError("fine-tuning method of PEFT other than LoRA")
     return base
@@ -318,7 +357,11 @@ def _lora(run: MeasuredRun, base: Workload) -> Workload:
 
 def _loop(run: MeasuredRun, base: Workload) -> Workload:
     if "logits.sum()" in run.notes:
-        return replace(base, loss="sum-of-logits", hold_outputs="still referenced" in run.notes)
+        held = "still referenced" in run.notes
+        return replace(base, loss="sum-of-logits", hold_outputs=held, keeps_cache=held and base.task == "causal-lm")
+    trainer = "HF Trainer" in run.optimizer + run.notes + run.memory_measure + run.task
+    if trainer or "torchtune" in run.framework:
+        return replace(base, frees_output=True)
     if "host-to-device copy of the input inside" in run.notes:
         return replace(base, copy_input=True)
     if run.source == "lambdal/deeplearning-benchmark" and base.task == "classify":

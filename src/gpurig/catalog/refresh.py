@@ -124,10 +124,10 @@ def fetch(source: str, *, timeout_s: float = TIMEOUT_S, max_bytes: int = MAX_BYT
     import urllib.error
     import urllib.request
 
-    request = urllib.request.Request(source, headers={"User-Agent": "gpurig", "Accept-Encoding": "identity"})  # noqa: S310 (http and https only, above)
+    request = urllib.request.Request(source, headers={"User-Agent": "gpurig", "Accept-Encoding": "identity"})
     deadline = time.monotonic() + timeout_s
     try:
-        with urllib.request.urlopen(request, timeout=timeout_s) as response:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=timeout_s) as response:
             body = _read_body(response, source, deadline, max_bytes)
             modified = response.headers.get("Last-Modified")
     except urllib.error.HTTPError as error:

@@ -44,7 +44,13 @@ _MAX_LINES = 20
 
 @click.group("accuracy")
 def command() -> None:
-    """How far predictions lie from measured runs."""
+    """How far predictions lie from measured runs.
+
+    \b
+    Examples:
+      gpurig accuracy predict runs.csv
+      gpurig accuracy predict runs.csv --sample 200 --json
+    """
 
 
 @command.command(
@@ -96,7 +102,7 @@ def predict(
       gpurig accuracy predict runs.csv
       gpurig accuracy predict runs.csv --sample 200 --json
       gpurig accuracy predict runs.csv --cross-validate gpu
-    """  # noqa: D301 (click reads the backspace)
+    """
     from gpurig.accuracy.report import make_report
     from gpurig.accuracy.table import read_table
     from gpurig.accuracy.traces import Tracer, default_cache
@@ -139,7 +145,7 @@ def _draw(runs: Sequence[MeasuredRun], count: int, seed: int) -> Sequence[Measur
 
     if count >= len(runs):
         return runs
-    chosen = set(random.Random(seed).sample(range(len(runs)), count))  # noqa: S311 (nothing secret)
+    chosen = set(random.Random(seed).sample(range(len(runs)), count))
     return [run for index, run in enumerate(runs) if index in chosen]
 
 

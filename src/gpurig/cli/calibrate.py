@@ -39,7 +39,7 @@ def command(
     Examples:
       gpurig calibrate
       gpurig calibrate --gpu A100-SXM4-80GB --out a100.json
-    """  # noqa: D301 (click reads the backspace)
+    """
     from gpurig.calibrate.fit import calibration_json, fit_card
     from gpurig.cli.render import note, print_json_object
     from gpurig.predict.coefficients import packaged_coefficients

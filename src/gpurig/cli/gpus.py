@@ -51,7 +51,7 @@ def command(
       gpurig gpus A100-SXM4-80GB
       gpurig gpus --min-memory 40 --dtype fp8 --nvlink
       gpurig gpus --compute-capability 8.0 --json
-    """  # noqa: D301 (click reads the backspace)
+    """
     wanted = gpu_filter(**conditions)
     wanted_names = flat(names)
     found = find_gpus(wanted_names, wanted, known=known)

@@ -18,11 +18,11 @@ EXIT_CODES = "Exit codes: 0 done, 1 the answer is no, 2 the call or the input is
 class LazyGroup(click.Group):
     """A group that knows its commands by name and help line, and imports one only to run it."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+    def list_commands(self, ctx: click.Context) -> list[str]:
         """Names in the order of the table."""
         return [name for name, _, _ in COMMANDS]
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return one command; None: no such command."""
         for name, module, _ in COMMANDS:
             if name == cmd_name:
@@ -31,7 +31,7 @@ class LazyGroup(click.Group):
                 return command
         return None
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands from the table, without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, _, text in COMMANDS])
@@ -53,7 +53,7 @@ def cli(ctx: click.Context) -> None:
       gpurig gpus --min-memory 40 --dtype bf16
       gpurig offers --gpu A100 --continent EU
       gpurig COMMAND --help
-    """  # noqa: D301 (click reads the backspace)
+    """
     if ctx.obj is None:
         ctx.obj = Session.of_process()
 

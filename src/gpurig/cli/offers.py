@@ -114,7 +114,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
       gpurig offers --gpu T4 --provider alibaba --currency USD --rate CNY=7.1
       gpurig offers --suspect
       gpurig offers refresh --from URL
-    """  # noqa: D301 (click reads the backspace)
+    """
     if ctx.invoked_subcommand is None:
         _search(ctx.obj, **options)
 
@@ -139,7 +139,7 @@ def refresh_command(
     Examples:
       gpurig offers refresh --from https://example.org/catalogs/v8/nebius/vms.csv
       gpurig offers refresh --from quotes.csv
-    """  # noqa: D301 (click reads the backspace)
+    """
     from gpurig.catalog.refresh import refresh
 
     report = refresh(source, today=session.today, provider=provider, timeout_s=timeout, allow_shrink=allow_shrink)

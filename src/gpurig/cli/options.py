@@ -20,7 +20,7 @@ class NameList(click.ParamType[tuple[str, ...]]):
 
     name = "name"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:  # noqa: ARG002
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
         """``a,b`` as (a, b)."""
         return tuple(part.strip() for part in str(value).split(",") if part.strip())
 

@@ -45,6 +45,8 @@ class Part(click.ParamType[tuple[str, int]]):
 @click.option("-m", "module", is_flag=True, help="SCRIPT is a module, as for python -m.")
 @click.option("--python", metavar="PATH", help="Interpreter to run the script with; default: this one.")
 @click.option("--time-limit", type=float, default=150.0, show_default=True, metavar="S", help="Limit for one trace.")
+@click.option("--network", is_flag=True, help="Let the script reach the network (downloads of weights and data).")
+@click.option("--world-size", type=int, metavar="N", help="Start it as rank 0 of N, as torchrun would.")
 @click.option("--batch", type=int, metavar="N", help="Batch size, for hf:, timm: and torchvision: models.")
 @click.option("--shape", metavar="3x224x224", help="Input of one sample, or the sequence length, for models by name.")
 @click.option("--epochs", type=float, metavar="N", help="Length of the run: passes over the data set.")
@@ -97,7 +99,7 @@ def command(session: Session, /, **options: Any) -> None:
       gpurig plan train.py --compare T4:4 --compare A100-40GB:1
       gpurig plan hf:bert-base-uncased --batch 32 --shape 512 --steps 10000
       gpurig plan -m mypackage.train --report plan.html -- --config small
-    """  # noqa: D301 (click reads the backspace)
+    """
     from gpurig.plan.make import make_plan
 
     request = _request(options)
@@ -130,12 +132,13 @@ def _request(options: dict[str, Any]) -> PlanRequest:
     names = flat(options["names"]) or tuple(name for name, _ in options["compared"])
     return PlanRequest(
         script=_script(options),
+        label=options["script"] if _is_by_name(options["script"]) else None,
         names=names,
         wanted=wanted,
         epochs=options["epochs"],
         steps=options["steps"],
         samples=options["samples"],
-        precisions=tuple(options["precisions"]),
+        precisions=tuple(options["precisions"])[1 if _is_by_name(options["script"]) else 0 :],
         vary_batch=not options["quick"],
         currency=Currency(options["currency"].upper()),
         budget=options["budget"],
@@ -150,6 +153,10 @@ def _request(options: dict[str, Any]) -> PlanRequest:
     )
 
 
+def _is_by_name(script: str) -> bool:
+    return script.partition(":")[0] in ("hf", "timm", "torchvision")
+
+
 def own_calibration() -> Path | None:
     """The file that ``gpurig calibrate`` wrote for this user, if there is one."""
     path = user_data_dir() / "calibration.json"
@@ -159,7 +166,7 @@ def own_calibration() -> Path | None:
 def _script(options: dict[str, Any]) -> ScriptRequest:
     from gpurig.trace.script import ScriptRequest
 
-    by_name = options["script"].partition(":")[0] in ("hf", "timm", "torchvision")
+    by_name = _is_by_name(options["script"])
     if not by_name and (options["batch"] is not None or options["shape"] is not None):
         raise InputError(
             "--batch and --shape are for models by name (hf:, timm:, torchvision:)",
@@ -170,7 +177,7 @@ def _script(options: dict[str, Any]) -> ScriptRequest:
 
         return model_request(
             options["script"], batch=options["batch"], shape=options["shape"], python=options["python"],
-            time_limit_s=options["time_limit"],
+            time_limit_s=options["time_limit"], precision=(*options["precisions"], "bf16-amp")[0],
         )  # fmt: skip
     return ScriptRequest(
         script=options["script"],
@@ -178,6 +185,8 @@ def _script(options: dict[str, Any]) -> ScriptRequest:
         module=options["module"],
         python=options["python"],
         time_limit_s=options["time_limit"],
+        network=options["network"],
+        world_size=options["world_size"],
     )
 
 

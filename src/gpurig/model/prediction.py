@@ -50,8 +50,10 @@ class MemoryPrediction:
     peak_reserved: int
     base: int  # context, driver, libraries: a constant per GPU and software
     communication: int  # NCCL buffers and gradient buckets
-    band: Band
+    band: Band  # of `peak_device`
     base_reason: str
+    allocated_band: Band | None = None
+    reserved_band: Band | None = None
 
     @property
     def peak_device(self) -> int:

@@ -161,5 +161,6 @@ class StepTrace:
     input: InputProfile | None = None
     assumptions: tuple[Assumption, ...] = ()
     host_syncs: int = 0
+    cudnn_benchmark: bool = False  # whether cuDNN may try all its algorithms (torch.backends.cudnn.benchmark)
     trace_time_s: float = 0.0
     schema_version: int = field(default=SCHEMA_VERSION)

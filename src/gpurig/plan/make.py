@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from gpurig.catalog.prices import Rate, Rates
     from gpurig.model.gpu import Gpu
 
-_MODERN_SM, _OLD_SM = 80, 75
+_MODERN_SM = 80
+_SLOW_TRACE_S = 45.0  # a script that takes so long to trace is not traced again for other batch sizes
 _OLD_CARD = CardFacts(name="Tesla T4", memory_bytes=16 << 30, capability=(7, 5), sm_count=40)
 Progress = Callable[[str], None]
 Tracer = Callable[[ScriptRequest], ScriptTrace]
@@ -41,6 +42,7 @@ class PlanRequest:
 
     Attributes:
         script: What to trace.
+        label: What to call it; None: the script's name.
         names: GPU names; none: all.
         wanted: Further conditions on offers.
         epochs, steps, samples: Length of the run; at most one.
@@ -52,6 +54,7 @@ class PlanRequest:
     """
 
     script: ScriptRequest
+    label: str | None = None
     names: tuple[str, ...] = ()
     wanted: OfferFilter = field(default_factory=OfferFilter)
     epochs: float | None = None
@@ -105,6 +108,10 @@ def make_plan(request: PlanRequest, *, progress: Progress = lambda _: None, trac
     )
     progress("tracing the script (it is executed, without a GPU)")
     traced = tracer(request.script)
+    if request.label is None:
+        traced = replace(traced, trace=replace(traced.trace, label=request.script.script))
+    else:  # a model by name: its loader is made up, and says nothing about anybody's data
+        traced = replace(traced, trace=replace(traced.trace, label=request.label, input=None))
     families, notes = _families(request, traced, progress, tracer)
     workload = workload_of(families, traced.trace, request.calibration)
     goal = Goal(
@@ -159,7 +166,8 @@ def _families(
     families[FamilyKey(base.trace.precision, modern=True)] = _family(
         request, request.script, base, progress, tracer, notes
     )
-    variants: list[tuple[str | None, bool]] = [(None, False)] if _depends_on_class(base.trace) else []
+    slow = base.wall_time_s > _SLOW_TRACE_S
+    variants: list[tuple[str | None, bool]] = [(None, False)] if _depends_on_class(base.trace) and not slow else []
     variants += [(precision, True) for precision in request.precisions if precision != base.trace.precision]
     for precision, modern in variants:
         script = replace(request.script, precision=precision, card=request.script.card if modern else _OLD_CARD)
@@ -181,6 +189,9 @@ def _family(
     """The trace, and a second one at half (or twice) the micro-batch if the script's loader can be told."""
     trace = base.trace
     if not (request.vary_batch and base.batch_knob and trace.micro_batch):
+        return StepFamily(trace)
+    if base.wall_time_s > _SLOW_TRACE_S:
+        notes.append(f"other batch sizes are not known: one trace took {base.wall_time_s:.0f} s, so no second was made")
         return StepFamily(trace)
     scale = 0.5 if trace.micro_batch > 1 else 2.0
     progress(f"tracing it at {'half' if scale < 1 else 'twice'} the batch")

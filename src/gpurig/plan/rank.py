@@ -298,7 +298,7 @@ class _Ranker:
 
 def _predictable(gpu: Gpu) -> bool:
     """Whether the facts that a prediction needs are known. Only CUDA devices are predicted."""
-    facts = (gpu.memory_bandwidth_gb_per_s, gpu.fp32_tflops, gpu.sm_count, gpu.sm, gpu.boost_mhz)
+    facts = (gpu.memory_bandwidth_gb_per_s, gpu.fp32_tflops, gpu.sm_count, gpu.sm)
     return gpu.vendor == "NVIDIA" and all(fact is not None for fact in facts)
 
 

@@ -10,7 +10,7 @@ from gpurig.model.prediction import MemoryPrediction, Prediction
 from gpurig.model.trace import StepTrace, StorageKind
 from gpurig.predict.batch import at_micro_batch
 from gpurig.predict.communication import Link, link_of
-from gpurig.predict.memory import allocator_usage, fits, predict_memory, workspaces
+from gpurig.predict.memory import allocator_usage, fits, predict_memory, replay_key
 from gpurig.predict.predict import predict_time
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class TracedWorkload:
         self._memory_constants = memory
         self._coefficients = coefficients
         self._memory: dict[tuple[FamilyKey, int | None, str, bool], MemoryPrediction] = {}
-        self._usage: dict[tuple[FamilyKey, int | None, tuple[int, ...]], Usage] = {}
+        self._usage: dict[tuple[FamilyKey, int | None, object], Usage] = {}
         self._fits: dict[tuple[FamilyKey, int | None, str, bool], bool | None] = {}
 
     @property
@@ -155,7 +155,8 @@ class TracedWorkload:
     ) -> tuple[MemoryPrediction, bool | None]:
         key = (family, recipe.micro_batch, gpu.gpu_id, recipe.num_gpus > 1)
         if key not in self._memory:
-            replayed = (family, recipe.micro_batch, workspaces(trace, gpu.sm))
+            # of the GPU, the allocator's history depends on the libraries' workspaces only
+            replayed = (family, recipe.micro_batch, replay_key(trace, gpu.sm))
             if replayed not in self._usage:
                 self._usage[replayed] = allocator_usage(trace, gpu.sm)
             usage = self._usage[replayed]

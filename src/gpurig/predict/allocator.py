@@ -21,6 +21,7 @@ SMALL_SEGMENT = 2 << 20
 LARGE_SEGMENT = 20 << 20
 MIN_LARGE = 10 << 20
 ROUND_LARGE = 2 << 20
+_LARGE_ADDRESSES = 1 << 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,7 @@ class AllocatorSettings:
 
 
 class _Block:
-    __slots__ = ("address", "free", "next", "previous", "size", "small", "whole_segment_size")
+    __slots__ = ("address", "free", "next", "previous", "size", "small")
 
     def __init__(self, address: int, size: int, *, small: bool) -> None:
         self.address = address
@@ -42,7 +43,6 @@ class _Block:
         self.free = False
         self.previous: _Block | None = None
         self.next: _Block | None = None
-        self.whole_segment_size = 0  # set on the first block of a segment
 
 
 class OutOfMemory(Exception):
@@ -66,7 +66,7 @@ class CachingAllocator:
         self._free: dict[bool, list[tuple[int, int]]] = {True: [], False: []}  # small? -> sorted (size, address)
         self._by_address: dict[int, _Block] = {}
         self._used: dict[int, _Block] = {}
-        self._top = 0
+        self._top = {True: 0, False: _LARGE_ADDRESSES}  # the next address of small and of large segments
         self._expandable: dict[bool, _Block | None] = {True: None, False: None}
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -116,12 +116,14 @@ class CachingAllocator:
             return None
         limit = self.settings.max_split_bytes
         found = pool[index][0]
-        if limit is not None and not small:
-            # a large block is not broken up for a small request, nor wasted on one that leaves too much
-            if size < limit <= found or (size >= limit and found >= size + LARGE_SEGMENT):
-                return None
-        block = self._by_address[pool.pop(index)[1]]
-        return block
+        # a large block is not broken up for a small request, nor wasted on one that leaves too much
+        if (
+            limit is not None
+            and not small
+            and (size < limit <= found or (size >= limit and found >= size + LARGE_SEGMENT))
+        ):
+            return None
+        return self._by_address[pool.pop(index)[1]]
 
     def _segment(self, size: int, *, small: bool) -> _Block:
         if self.settings.expandable_segments:
@@ -145,7 +147,12 @@ class CachingAllocator:
         spare = last.size if last is not None and last.free else 0
         wanted = -(-(size - spare) // page) * page
         if not self._room_for(wanted):
-            raise OutOfMemory
+            self._unmap_free()
+            last = self._expandable[small]
+            spare = last.size if last is not None and last.free else 0
+            wanted = -(-(size - spare) // page) * page
+            if not self._room_for(wanted):
+                raise OutOfMemory
         block = self._new_block(wanted, small=small, after=last)
         if spare and last is not None:
             self._free[small].remove((last.size, last.address))
@@ -154,12 +161,11 @@ class CachingAllocator:
         return block
 
     def _new_block(self, size: int, *, small: bool, after: _Block | None = None) -> _Block:
-        block = _Block(self._top, size, small=small)
-        block.whole_segment_size = 0 if after is not None else size
+        block = _Block(self._top[small], size, small=small)
         if after is not None:
             after.next, block.previous = block, after
         self._by_address[block.address] = block
-        self._top += size + 1  # segments never touch: their blocks must not merge
+        self._top[small] += size if self.settings.expandable_segments else size + 1  # separate segments never touch
         self.reserved += size
         self.peak_reserved = max(self.peak_reserved, self.reserved)
         return block
@@ -180,6 +186,31 @@ class CachingAllocator:
                 else:
                     kept.append((size, address))
             self._free[small] = kept
+
+    def _unmap_free(self) -> None:
+        """Give the whole pages of free blocks back to the device; an expandable segment keeps only its addresses."""
+        self.retries += 1
+        for small, pool in self._free.items():
+            page = SMALL_SEGMENT if small else LARGE_SEGMENT
+            kept = []
+            for size, address in pool:
+                block = self._by_address[address]
+                self.reserved -= size // page * page
+                block.size = size % page
+                if block.size:
+                    kept.append((block.size, address))
+                else:
+                    self._unlink(block)
+            self._free[small] = sorted(kept)
+
+    def _unlink(self, block: _Block) -> None:
+        del self._by_address[block.address]
+        if block.previous is not None:
+            block.previous.next = block.next
+        if block.next is not None:
+            block.next.previous = block.previous
+        if self._expandable[block.small] is block:
+            self._expandable[block.small] = block.previous
 
     def _should_split(self, block: _Block, size: int) -> bool:
         remaining = block.size - size
@@ -223,7 +254,8 @@ class CachingAllocator:
 class Usage:
     """What a history of requests came to.
 
-    `live_at_peak` holds the keys whose blocks were in use when `peak_allocated` was reached (last time).
+    `live_at_peak` holds the keys whose blocks were in use when `peak_allocated` was first reached; `peak_event` is the
+    index of that event, -1 if nothing was asked for, and `peak_position` its position (see `replay`).
     """
 
     peak_allocated: int
@@ -231,6 +263,7 @@ class Usage:
     end_allocated: int
     retries: int
     peak_event: int
+    peak_position: int
     live_at_peak: tuple[int, ...]
 
 
@@ -247,7 +280,7 @@ def replay(
 
     Args:
         sizes: Bytes of each storage.
-        events: +1 allocates, -1 frees.
+        events: +1 allocates, -1 frees; the position is the index of the call that did it, -1 if not known.
         settings: Allocator settings; PyTorch's defaults if None.
         capacity: Bytes that the device can give; None: no limit.
         resident: Sizes of blocks held throughout (library workspaces).
@@ -260,28 +293,24 @@ def replay(
     for index, size in enumerate(resident):
         allocator.malloc(-1 - index, size)
     peak = peak_event = -1
-    live: dict[int, None] = {}
-    live_at_peak: tuple[int, ...] = ()
     history = list(events)
     for index, (sign, storage, _) in enumerate(history):
         if index == measure_from:
             allocator.peak_allocated, peak = allocator.allocated, -1
         if sign > 0:
             allocator.malloc(storage, sizes[storage])
-            live[storage] = None
             if allocator.allocated > peak:
                 peak, peak_event = allocator.allocated, index
         else:
             allocator.free(storage)
-            live.pop(storage, None)
-    live_at_peak = _live_after(history, peak_event)
     return Usage(
         peak_allocated=allocator.peak_allocated,
         peak_reserved=allocator.peak_reserved,
         end_allocated=allocator.allocated,
         retries=allocator.retries,
         peak_event=peak_event,
-        live_at_peak=live_at_peak,
+        peak_position=history[peak_event][2] if peak_event >= 0 else -1,
+        live_at_peak=_live_after(history, peak_event),
     )
 
 

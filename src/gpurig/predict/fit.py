@@ -193,9 +193,8 @@ class Problem:
         starts = [0]
         for gpu, terms_of_ops in operators:
             for terms in terms_of_ops:
-                for name, x in terms:
-                    if name.startswith("pipe:"):
-                        name = f"rate:{gpu.gpu_id}:{name[5:]}"  # noqa: PLW2901
+                for term, x in terms:
+                    name = f"rate:{gpu.gpu_id}:{term[5:]}" if term.startswith("pipe:") else term
                     columns.append(self.index[name])
                     values.append(x)
                 starts.append(len(columns))

@@ -7,17 +7,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpurig.model.prediction import MemoryPrediction
-from gpurig.model.trace import OpClass, Phase, StepTrace, StorageKind
+from gpurig.model.trace import OpClass, Phase, StepTrace, Storage, StorageKind
 from gpurig.predict.allocator import AllocatorSettings, OutOfMemory, Usage, replay
+from gpurig.predict.base_memory import torch_version
 
 if TYPE_CHECKING:
     from gpurig.model.gpu import Gpu
     from gpurig.model.recipe import Recipe
     from gpurig.predict.base_memory import BaseMemory, MemoryCalibration
 
+if TYPE_CHECKING:
+    from gpurig.model.gpu import Gpu
+    from gpurig.model.recipe import Recipe
+
 _CUBLAS_WORKSPACE = 8_519_680  # ATen/cuda/CUDABlas: 4096·1024·2 + 16·1024·8 bytes a handle and stream
 _CUBLAS_WORKSPACE_HOPPER = 32 << 20
-_DDP_FIRST_BUCKET, _DDP_BUCKET = 1 << 20, 25 << 20
+FIRST_SM_WITH_TF32 = 80
+CONV_WORKSPACE_SHARE = 0.5
+CONV_WORKSPACE_SHARE_BENCHMARK = 2.0
 _NCCL_BUFFERS = 110 << 20  # rings and channels of one communicator on 8 GPUs; 60-200 MiB by topology
 _TIMELINE_KINDS = tuple(StorageKind)
 
@@ -45,23 +52,75 @@ class Contributor:
 
 
 def workspaces(trace: StepTrace, gpu_sm: int | None) -> tuple[int, ...]:
-    """Blocks that libraries hold throughout: one cuBLAS workspace if any matrix product runs."""
-    matrix = any(op.op_class in (OpClass.GEMM, OpClass.ATTENTION) for op in trace.ops)
-    if not matrix:
+    """Blocks that cuBLAS holds throughout: one for the thread of the script, one for autograd's, if they multiply matrices.
+
+    PyTorch allocates them from 1.13 on, for each pair of handle and stream; before, cuBLAS did so by itself.
+    A card that is not NVIDIA's (`gpu_sm` None) has none.
+    Source: ATen/cuda/CublasHandlePool.cpp, github.com/pytorch/pytorch/pull/83461.
+    """
+    if gpu_sm is None or torch_version(trace.torch_version) < (1, 13):
         return ()
-    return (_CUBLAS_WORKSPACE_HOPPER if (gpu_sm or 0) >= 90 else _CUBLAS_WORKSPACE,)
+    size = _CUBLAS_WORKSPACE_HOPPER if gpu_sm == 90 else _CUBLAS_WORKSPACE
+    backward = {c.phase is Phase.BACKWARD for c in trace.calls if trace.ops[c.op].op_class is OpClass.GEMM}
+    return (size,) * len(backward)
+
+
+def convolution_workspaces(trace: StepTrace, gpu_sm: int | None) -> dict[int, int]:
+    """Bytes that cuDNN takes during each convolution of the steady step, by index of the call.
+
+    Tensor cores want channels last; a convolution in the default layout works on a copy of what it reads or writes:
+    half of its operands. Where the script lets cuDNN try all algorithms, the quickest may take several times as much,
+    in either layout.
+    What single algorithms take is not published: some nets need gigabytes more at one batch size than at the next.
+    Source: fitted to device-level readings of nets in fp32 with TF32, and of three nets with cudnn.benchmark
+    (scripts/fit/memory.py).
+    """
+    share = CONV_WORKSPACE_SHARE_BENCHMARK if trace.cudnn_benchmark else CONV_WORKSPACE_SHARE
+    if (gpu_sm or 0) < FIRST_SM_WITH_TF32:
+        return {}
+    found: dict[int, int] = {}
+    for position, call in enumerate(trace.calls):
+        op = trace.ops[call.op]
+        copied = trace.cudnn_benchmark or not op.channels_last
+        if op.op_class is OpClass.CONV and copied and (op.tf32 or op.dtype in ("fp16", "bf16")):
+            found[position] = int(share * (op.read_bytes + op.write_bytes))
+    return found
+
+
+def replay_key(trace: StepTrace, gpu_sm: int | None) -> tuple[int, ...]:
+    """Equal for classes of GPU on which the replay of `trace` comes to the same: what libraries take is the same."""
+    return (*workspaces(trace, gpu_sm), sum(convolution_workspaces(trace, gpu_sm).values()))
+
+
+def _with_workspaces(
+    sizes: list[int], events: tuple[tuple[int, int, int], ...], wanted: dict[int, int]
+) -> list[tuple[int, int, int]]:
+    """`events` with each workspace taken and given back once its call has a result; `sizes` grows by their sizes."""
+    if not wanted:
+        return list(events)
+    pending = dict(wanted)
+    out: list[tuple[int, int, int]] = []
+    for number, (sign, storage, position) in enumerate(events):
+        out.append((sign, storage, position))
+        more = number + 1 < len(events) and events[number + 1][0] > 0 and events[number + 1][2] == position
+        size = pending.pop(position, 0) if sign > 0 and not more else 0
+        if size:
+            out += [(1, len(sizes), position), (-1, len(sizes), position)]
+            sizes.append(size)
+    return out
 
 
 def allocator_usage(
     trace: StepTrace, gpu_sm: int | None, *, settings: AllocatorSettings | None = None, capacity: int | None = None
 ) -> Usage:
-    """Replay of the traced history.
+    """Replay of the traced history, with the workspaces that cuBLAS and cuDNN take.
 
     Raises:
         OutOfMemory: it does not fit into `capacity` even after cached segments are released.
     """
     sizes = [s.num_bytes for s in trace.storages]
-    return replay(sizes, trace.events, settings=settings, capacity=capacity, resident=workspaces(trace, gpu_sm))
+    events = _with_workspaces(sizes, trace.events, convolution_workspaces(trace, gpu_sm))
+    return replay(sizes, events, settings=settings, capacity=capacity, resident=workspaces(trace, gpu_sm))
 
 
 def predict_memory(
@@ -85,11 +144,10 @@ def predict_memory(
     """
     usage = usage or allocator_usage(trace, gpu.sm, settings=settings)
     at_peak: Counter[StorageKind] = Counter()
-    for storage in usage.live_at_peak:
-        at_peak[trace.storages[storage].kind] += _rounded(trace.storages[storage].num_bytes)
+    for storage in _of_trace(trace, usage):
+        at_peak[storage.kind] += _rounded(storage.num_bytes)
     fixed = sum(workspaces(trace, gpu.sm))
     base = calibration.base(gpu, trace)
-    conv = calibration.convolution_workspace(trace)
     return MemoryPrediction(
         parameters=at_peak[StorageKind.PARAMETER],
         gradients=at_peak[StorageKind.GRADIENT],
@@ -99,12 +157,19 @@ def predict_memory(
         inputs=at_peak[StorageKind.INPUT],
         workspace=usage.peak_allocated - sum(at_peak.values()),
         peak_allocated=usage.peak_allocated,
-        peak_reserved=usage.peak_reserved + conv,
+        peak_reserved=usage.peak_reserved,
         base=base.num_bytes,
         communication=communication_bytes(trace, recipe),
-        band=calibration.band(gpu, trace),
+        band=calibration.device_band(gpu, trace, usage.peak_reserved),
+        allocated_band=calibration.allocator_band(calibration.allocated),
+        reserved_band=calibration.allocator_band(calibration.reserved),
         base_reason=_reason(base, fixed),
     )
+
+
+def _of_trace(trace: StepTrace, usage: Usage) -> list[Storage]:
+    """The program's own storages at the peak; library workspaces are not in the trace."""
+    return [trace.storages[index] for index in usage.live_at_peak if index < len(trace.storages)]
 
 
 def _reason(base: BaseMemory, fixed: int) -> str:
@@ -137,6 +202,8 @@ def fits(
     outside = memory.base + memory.communication
     if memory.peak_reserved + outside <= usable and memory.peak_device * memory.band.high <= usable:
         return True
+    if memory.peak_allocated + outside > usable:  # too much even if nothing were cached
+        return None if memory.peak_device * memory.band.low <= usable else False
     try:
         allocator_usage(trace, gpu.sm, settings=settings, capacity=usable - outside)
     except OutOfMemory:
@@ -160,8 +227,7 @@ def timeline(trace: StepTrace) -> tuple[Moment, ...]:
 def contributors(trace: StepTrace, usage: Usage, limit: int = 12) -> tuple[Contributor, ...]:
     """What holds the memory at the peak, by line of code, largest first."""
     totals: dict[tuple[StorageKind, int], list[int]] = {}
-    for index in usage.live_at_peak:
-        storage = trace.storages[index]
+    for storage in _of_trace(trace, usage):
         entry = totals.setdefault((storage.kind, storage.site), [0, 0])
         entry[0] += _rounded(storage.num_bytes)
         entry[1] += 1
@@ -176,6 +242,4 @@ def activation_bytes(trace: StepTrace) -> int:
 
 def phase_of_peak(trace: StepTrace, usage: Usage) -> Phase | None:
     """The phase in which the allocated peak falls, if it is in the steady step."""
-    if usage.peak_event < 0 or trace.events[usage.peak_event][2] < 0:
-        return None
-    return trace.calls[trace.events[usage.peak_event][2]].phase
+    return None if usage.peak_position < 0 else trace.calls[usage.peak_position].phase

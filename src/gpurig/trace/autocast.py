@@ -11,12 +11,13 @@ of the installed version.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from torch._ops import OpOverload
 
 LOWER_PRECISION = (

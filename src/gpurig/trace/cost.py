@@ -24,11 +24,80 @@ _DTYPES = {
     torch.complex128: "fp64",
 }
 _VIEWS = frozenset(
-    ["view", "_unsafe_view", "t", "transpose", "permute", "expand", "slice", "select", "unsqueeze", "squeeze", "detach", "alias", "split", "split_with_sizes", "chunk", "as_strided", "_reshape_alias", "unbind", "diagonal", "narrow", "view_as", "lift_fresh", "unfold", "movedim", "view_as_real", "view_as_complex", "real", "imag", "expand_as", "swapaxes", "unsafe_split", "unsafe_chunk", "squeeze_", "unsqueeze_", "t_", "transpose_", "detach_", "set_"]
+    [
+        "view",
+        "_unsafe_view",
+        "t",
+        "transpose",
+        "permute",
+        "expand",
+        "slice",
+        "select",
+        "unsqueeze",
+        "squeeze",
+        "detach",
+        "alias",
+        "split",
+        "split_with_sizes",
+        "chunk",
+        "as_strided",
+        "_reshape_alias",
+        "unbind",
+        "diagonal",
+        "narrow",
+        "view_as",
+        "lift_fresh",
+        "unfold",
+        "movedim",
+        "view_as_real",
+        "view_as_complex",
+        "real",
+        "imag",
+        "expand_as",
+        "swapaxes",
+        "unsafe_split",
+        "unsafe_chunk",
+        "squeeze_",
+        "unsqueeze_",
+        "t_",
+        "transpose_",
+        "detach_",
+        "set_",
+    ]
 )
-_NO_KERNEL = frozenset(["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "empty_permuted"])
+_NO_KERNEL = frozenset(
+    ["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "empty_permuted"]
+)
 _WRITE_ONLY = frozenset(
-    ["zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "full", "full_like", "new_full", "fill_", "zero_", "arange", "scalar_tensor", "eye", "uniform_", "normal_", "random_", "rand", "randn", "randint", "randperm", "bernoulli_", "exponential_", "trunc_normal_", "linspace", "rand_like", "randn_like"]
+    [
+        "zeros",
+        "zeros_like",
+        "new_zeros",
+        "ones",
+        "ones_like",
+        "new_ones",
+        "full",
+        "full_like",
+        "new_full",
+        "fill_",
+        "zero_",
+        "arange",
+        "scalar_tensor",
+        "eye",
+        "uniform_",
+        "normal_",
+        "random_",
+        "rand",
+        "randn",
+        "randint",
+        "randperm",
+        "bernoulli_",
+        "exponential_",
+        "trunc_normal_",
+        "linspace",
+        "rand_like",
+        "randn_like",
+    ]
 )
 _NORMS = ("batch_norm", "layer_norm", "group_norm", "rms_norm", "instance_norm", "native_norm")
 _REDUCTIONS = (
@@ -36,11 +105,48 @@ _REDUCTIONS = (
     "prod", "amax", "amin", "any", "all", "cumsum", "cumprod", "max", "min", "upsample", "grid_sampler",
 )  # fmt: skip
 _COPIES = frozenset(
-    ["_to_copy", "copy_", "clone", "cat", "stack", "contiguous", "index_select", "gather", "constant_pad_nd", "reflection_pad2d", "roll", "flip", "repeat", "slice_backward", "select_backward", "index", "slice_scatter", "select_scatter", "as_strided_scatter", "im2col", "col2im"]
+    [
+        "_to_copy",
+        "copy_",
+        "clone",
+        "cat",
+        "stack",
+        "contiguous",
+        "index_select",
+        "gather",
+        "constant_pad_nd",
+        "reflection_pad2d",
+        "roll",
+        "flip",
+        "repeat",
+        "slice_backward",
+        "select_backward",
+        "index",
+        "slice_scatter",
+        "select_scatter",
+        "as_strided_scatter",
+        "im2col",
+        "col2im",
+    ]
 )
 _EMBEDDING = frozenset(["embedding", "embedding_dense_backward", "_embedding_bag", "_embedding_bag_backward"])
-_SORTS = frozenset(["sort", "topk", "argsort", "_unique2", "unique_dim", "nonzero", "bincount", "searchsorted", "masked_select", "msort"])
-_ACCUMULATES = frozenset(["index_put_", "index_put", "_index_put_impl_", "scatter_add", "scatter_add_", "index_add", "index_add_"])
+_SORTS = frozenset(
+    [
+        "sort",
+        "topk",
+        "argsort",
+        "_unique2",
+        "unique_dim",
+        "nonzero",
+        "bincount",
+        "searchsorted",
+        "masked_select",
+        "msort",
+    ]
+)
+_ACCUMULATES = frozenset(
+    ["index_put_", "index_put", "_index_put_impl_", "scatter_add", "scatter_add_", "index_add", "index_add_"]
+)
 _TENSORS_PER_LAUNCH = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}  # ATen/native/cuda/MultiTensorApply.cuh
 _CHUNK_ELEMENTS, _CHUNKS_PER_LAUNCH = 65536, 320
 
@@ -56,6 +162,11 @@ def describe(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any)
     if name.startswith(("_foreach_", "_fused_", "_amp_foreach_")):
         return _multi_tensor(name, args, kwargs, out)
     return _generic(func, name, args, kwargs, out)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name of a type in an Op: integers of every width are "int"."""
+    return _DTYPES.get(dtype, "int")
 
 
 # --- bytes --------------------------------------------------------------------------------------------------------------
@@ -226,7 +337,7 @@ def _multi_tensor(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out:
         elements = sum(t.numel() for t in first)
         return Op(name, OpClass.OPTIMIZER, _dtype(args), 15 * elements, read, written, kernels)
     written = sum(_bytes(t) for t in first) if name.endswith("_") else sum(_bytes(t) for t in tensors((out,)))
-    if name in ("_foreach_zero_",):
+    if name == "_foreach_zero_":
         read = 0
     if name == "_foreach_copy_":
         read = sum(_bytes(t) for t in lists[1])
@@ -256,7 +367,9 @@ def _generic(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
         read = 2 * _read(args[1:])
         write = min(write, read)
     dims = _rows_and_columns(args, op_class)
-    return Op(name, op_class, dtype, 0, read, write, kernels, dims, _channels_last(args[0]) if _is_tensor(args) else False)
+    return Op(
+        name, op_class, dtype, 0, read, write, kernels, dims, _channels_last(args[0]) if _is_tensor(args) else False
+    )
 
 
 def _is_tensor(args: tuple[Any, ...]) -> bool:

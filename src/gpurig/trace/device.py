@@ -9,24 +9,42 @@ is a request for one on the planned device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpurig.trace.kernels import cudnn_rnn_shapes
-from gpurig.trace.values import KnownValues, plausible, small
+from gpurig.trace.shapes import Remembered, ShapeMemory
+from gpurig.trace.values import HEALTHY, KnownValues, plausible, small
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import CodeType, FrameType
 
 aten = torch.ops.aten
 DEVICE = torch.device("cuda", 0)
 _META = torch.device("meta")
 _CPU = torch.device("cpu")
+_INTERNAL = (str(Path(__file__).parent), str(Path(torch.__file__).parent))
 _PRIM_DEVICE = torch.ops.prim.device.default
 _COMPOSITE = "CompositeImplicitAutograd"
 
-OpObserver = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
+
+class OpObserver(Protocol):
+    """Called after each operator on the planned device; `known` is the shape memory's entry of such calls, if any."""
+
+    def __call__(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, known: Remembered | None = None
+    ) -> None: ...
 
 
 _INITIALIZERS = frozenset(
@@ -36,14 +54,14 @@ _INITIALIZERS = frozenset(
         aten.exponential_.default,
     )
 )  # fmt: skip
-_WEIGHT_ELEMENTS, _LARGE_ELEMENTS = 4096, 1 << 20
+LARGE_ELEMENTS = 1 << 20
+_PATIENCE = 1000  # "true" so many times at one place is a loop that waits for "false" (rejection sampling, say)
 
 
 def _is_weight(args: tuple[Any, ...]) -> bool:
-    """Whether an in-place fill is of a weight: a parameter, or something as large as only weights are."""
+    """Whether an in-place fill is of something as large as only weights are."""
     target = args[0]
-    limit = _WEIGHT_ELEMENTS if isinstance(target, torch.nn.Parameter) else _LARGE_ELEMENTS
-    return target.is_floating_point() and target.numel() >= limit
+    return target.is_floating_point() and target.numel() >= LARGE_ELEMENTS  # type: ignore[no-any-return]
 
 
 def on_device(value: object) -> bool:
@@ -92,8 +110,11 @@ class PlannedDevice(TorchDispatchMode):
         super().__init__()
         self.fake_mode = _Shapes(native=native)
         self.values = KnownValues()
+        self._memory = ShapeMemory(self.fake_mode, DEVICE)
         self.host_syncs = 0
         self.user_wants_meta = 0
+        self._asked = 0
+        self.invented: set[CodeType] = set()  # functions that have read values that were made up
         self.current = ""  # the operator on the planned device that ran last: named when something fails
         self._observe = observe
         self._note = note
@@ -112,9 +133,20 @@ class PlannedDevice(TorchDispatchMode):
             aten.unique_consecutive.default: self._unknown_length,
             aten.bincount.default: self._unknown_length,
             aten.repeat_interleave.Tensor: self._repeat_interleave,
+            aten.silu_backward.default: self._one_kernel,
+            aten.mish_backward.default: self._one_kernel,
             aten._cudnn_rnn.default: self._rnn,
+            aten._pack_padded_sequence.default: self._pack_padded,
+            aten._ctc_loss.default: self._ctc_loss,
+            aten._ctc_loss.Tensor: self._ctc_loss,
+            aten._ctc_loss_backward.default: self._ctc_loss_backward,
+            aten._ctc_loss_backward.Tensor: self._ctc_loss_backward,
             aten._cudnn_rnn_backward.default: self._rnn_backward,
         }
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled during a trace; the wrapper against it costs more than most operators
 
     # --- the boundary -------------------------------------------------------------------------------------------------
     def fake(self, host: torch.Tensor) -> FakeTensor:
@@ -145,6 +177,10 @@ class PlannedDevice(TorchDispatchMode):
                 return args[0]  # the values of weights never matter: a model of 8 G parameters is built in no time
             return func(*args, **kwargs)  # the host's own business
         self.current = func._schema.name
+        if func.namespace == "c10d":
+            return self._collective(func, args, kwargs)
+        if kwargs.get("generator") is not None:
+            kwargs = {**kwargs, "generator": None}
         special = self._special.get(func)
         if special is not None:
             return special(func, args, kwargs)
@@ -153,7 +189,7 @@ class PlannedDevice(TorchDispatchMode):
     def _means_planned(self, device: torch.device) -> bool:
         if device.type == "meta":
             return not self.user_wants_meta and not self._native
-        return device.type == "cuda"
+        return device.type == "cuda"  # type: ignore[no-any-return]
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One operator on planned tensors: shapes, then values where known, then the observer."""
@@ -161,18 +197,61 @@ class PlannedDevice(TorchDispatchMode):
             with self:
                 out = func.decompose(*args, **kwargs)
             if out is not NotImplemented:
+                name = func._schema.name[6:]
+                if name in HEALTHY and isinstance(out, FakeTensor):
+                    self.values.set_healthy(name, out)
                 return out
         args = self._adopt(args)
-        try:
-            out = self.fake_mode.dispatch(func, (), args, kwargs)
-        except DynamicOutputShapeException:
-            return self._unknown_length(func, args, kwargs)
-        self._finish(func, args, kwargs, out)
+        # the oracle checks what is remembered against what PyTorch derives each time
+        key = None if self._native else self._memory.key(func, args, kwargs)
+        known = None if key is None else self._memory.recall(key)
+        if known is not None:
+            out = self._memory.make(known, func, args)
+        else:
+            try:
+                out = self.fake_mode.dispatch(func, (), args, kwargs)
+            except DynamicOutputShapeException:
+                return self._unknown_length(func, args, kwargs)
+            except (UnsupportedOperatorException, NotImplementedError) as error:
+                out = self._on_host(func, args, kwargs, error)
+            if key is not None:
+                known = self._memory.learn(key, func, args, out)
+        self.values.follow(func, args, kwargs, out)
+        self._observe(func, args, kwargs, out, known)
         return out
 
     def _finish(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         self.values.follow(func, args, kwargs, out)
         self._observe(func, args, kwargs, out)
+
+    def _on_host(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Any:
+        """An operator that PyTorch cannot follow by shape: computed once on the host, on harmless values."""
+
+        def real(value: Any) -> Any:
+            if isinstance(value, (list, tuple)):
+                return type(value)(real(v) for v in value)
+            if isinstance(value, torch.device):
+                return _CPU
+            if not isinstance(value, FakeTensor):
+                return value
+            known = self.values.get(value)
+            return plausible(value).to(value.dtype) if known is None else known
+
+        with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
+            try:
+                out = func(*real(args), **{k: real(v) for k, v in kwargs.items()})
+            except (RuntimeError, NotImplementedError, TypeError, IndexError, ValueError):
+                raise error from None
+        self._note("fallback", f"the shape of {func._schema.name}'s result was found by computing it once on the CPU")
+        mutated = func._schema.is_mutable and out is not None and not isinstance(out, (tuple, list))
+        if mutated:
+            return args[0]
+        if isinstance(out, (tuple, list)):
+            return type(out)(self._like(o) for o in out)
+        return self._like(out)
+
+    def _like(self, value: Any) -> Any:
+        return self._new(tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else value
 
     def _is_composite(self, func: Any) -> bool:
         known = self._composite.get(func)
@@ -193,11 +272,24 @@ class PlannedDevice(TorchDispatchMode):
             return self.fake(value)
         return value
 
+    def _invents(self) -> None:
+        """A value that only a GPU could tell goes to the host: remember to whom."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename.startswith(_INTERNAL):
+            frame = frame.f_back
+        if frame is not None:
+            self.invented.add(frame.f_code)
+
     # --- operators that cross the boundary or depend on data ----------------------------------------------------------
     def _item(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.host_syncs += 1
         self._observe(func, args, kwargs, None)
         known = self.values.get(args[0])
+        if known is None:
+            self._invents()
+        if known is None and args[0].dtype is torch.bool:
+            self._asked += 1
+            return self._asked % _PATIENCE != 0
         return (plausible(args[0]) if known is None else known).reshape(-1)[0].item()
 
     def _to_copy(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -213,6 +305,8 @@ class PlannedDevice(TorchDispatchMode):
         self.host_syncs += 1
         self._observe(func, args, kwargs, None)
         known = self.values.get(source)
+        if known is None:
+            self._invents()
         with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
             host = plausible(source) if known is None else known
             return host.to(kwargs.get("dtype") or host.dtype, copy=True)
@@ -236,8 +330,27 @@ class PlannedDevice(TorchDispatchMode):
         self.host_syncs += 1
         known = [self.values.get(t) if isinstance(t, FakeTensor) else t for t in args[:2]]
         if known[0] is None or known[1] is None:
-            return args[0].shape == args[1].shape
+            return args[0].shape == args[1].shape  # type: ignore[no-any-return]
         return bool(torch.equal(known[0], known[1]))
+
+    def _collective(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A collective of a process group that answers by itself: the tensors are what they were, and the work is done."""
+        empty = torch.empty(0)
+
+        def small(value: Any) -> Any:
+            if isinstance(value, (list, tuple)):
+                return type(value)(small(v) for v in value)
+            return empty if isinstance(value, FakeTensor) else value
+
+        with torch.utils._python_dispatch._disable_current_modes():
+            answer = func(*small(args), **{k: small(v) for k, v in kwargs.items()})
+        if not isinstance(answer, tuple):
+            return answer
+        if func._schema.name not in ("c10d::allreduce_", "c10d::broadcast_"):
+            for tensor in tensors(args[:1]):
+                if isinstance(tensor, FakeTensor):
+                    self.values.forget(tensor)
+        return (args[0], *answer[1:])
 
     def _nonzero(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.host_syncs += 1
@@ -296,9 +409,7 @@ class PlannedDevice(TorchDispatchMode):
         if known:
             with torch.utils._python_dispatch._disable_current_modes():
                 real = func(*real_args, **kwargs)
-            out = (
-                tuple(self.fake(r) for r in real) if isinstance(real, (tuple, list)) else self.fake(real)
-            )
+            out = tuple(self.fake(r) for r in real) if isinstance(real, (tuple, list)) else self.fake(real)
         else:
             name = func._schema.name[6:]
             self._note("data-dependent", f"the result of {name} is taken to be as long as its input")
@@ -311,6 +422,15 @@ class PlannedDevice(TorchDispatchMode):
             rest = tuple(self._new((source.numel(),), torch.int64) for _ in range(results - 1))
             out = first if results == 1 else (first, *rest)
         self._observe(func, args, kwargs, out)
+        return out
+
+    def _one_kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """(gradient, input) -> gradient of the input: composite on other devices, one kernel on CUDA."""
+        source = args[1]
+        with torch.utils._python_dispatch._disable_current_modes():
+            pattern = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device="meta")
+            out = FakeTensor(self.fake_mode, torch.empty_like(pattern), DEVICE)
+        self._finish(func, args, kwargs, out)
         return out
 
     def _rnn(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -327,6 +447,38 @@ class PlannedDevice(TorchDispatchMode):
             [self._new(tuple(w.shape), w.dtype) for w in weights] if mask[3] else [],
         )
         self._observe(func, args, kwargs, (*out[:3], *out[3]))
+        return out
+
+    def _pack_padded(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Packing reads the lengths on the host, and gives the batch sizes there."""
+        x, lengths, batch_first = args
+        real = self.values.get(lengths) if isinstance(lengths, FakeTensor) else lengths
+        if real is None:
+            real = torch.full(tuple(lengths.shape), x.shape[1 if batch_first else 0])
+        longest = int(real.max())
+        sizes = (real[None, :] > torch.arange(longest)[:, None]).sum(1)
+        out = self._new((int(real.sum()), *x.shape[2:]), x.dtype)
+        self._observe(func, (x,), kwargs, out)
+        return out, sizes
+
+    def _ctc_loss(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        log_probs, targets, target_lengths = args[0], args[1], args[3]
+        if targets.dim() == 2:
+            longest = targets.shape[1]
+        else:
+            known = self.values._real(target_lengths)[0]
+            longest = int(torch.as_tensor(known).max()) if known is not None else targets.shape[0]
+        steps, batch = log_probs.shape[0], log_probs.shape[1] if log_probs.dim() == 3 else 1
+        out = (
+            self._new((batch,), log_probs.dtype),
+            self._new((batch, steps, 2 * longest + 1), log_probs.dtype),
+        )
+        self._observe(func, args, kwargs, out)
+        return out
+
+    def _ctc_loss_backward(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        out = self._new(tuple(args[1].shape), args[1].dtype)
+        self._observe(func, args, kwargs, out)
         return out
 
     def _new(self, shape: tuple[int, ...], dtype: torch.dtype) -> FakeTensor:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import sys
+from collections import defaultdict
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from gpurig.trace.card import CardFacts
 from gpurig.trace.device import DEVICE, on_device
-from gpurig.trace.patches import Patches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpurig.trace.card import CardFacts
+    from gpurig.trace.patches import Patches
 
 
 class FakeEvent:
@@ -44,7 +49,7 @@ class FakeStream:
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
-    def __enter__(self) -> FakeStream:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None: ...
@@ -65,11 +70,72 @@ class FakeStream:
         return False
 
 
+class FakeDevice:
+    """torch.cuda.device: there is only one to choose."""
+
+    def __init__(self, device: Any = None) -> None:
+        self.idx = device.index or 0 if isinstance(device, torch.device) else device
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class FakeGraph:
+    """torch.cuda.CUDAGraph: what is captured runs as it is captured."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def capture_begin(self, *_: Any, **__: Any) -> None: ...
+
+    def capture_end(self) -> None: ...
+
+    def replay(self) -> None: ...
+
+    def reset(self) -> None: ...
+
+    def pool(self) -> tuple[int, int]:
+        return (0, 0)
+
+
+class Usage(Protocol):
+    """How much memory the script has allocated, as it would read it."""
+
+    def current(self, *_: Any) -> int:
+        """Bytes allocated now."""
+
+    def highest(self, *_: Any) -> int:
+        """The most bytes allocated so far."""
+
+
+def _memory_answers(usage: Usage) -> dict[str, Any]:
+    def stats(*_: Any, **__: Any) -> dict[str, int]:
+        answers = {"allocated_bytes.all.current": usage.current(), "allocated_bytes.all.peak": usage.highest()}
+        answers |= {"reserved_bytes.all.current": usage.highest(), "reserved_bytes.all.peak": usage.highest()}
+        return defaultdict(int, answers)
+
+    return {
+        "memory_allocated": usage.current,
+        "max_memory_allocated": usage.highest,
+        "memory_reserved": usage.highest,
+        "max_memory_reserved": usage.highest,
+        "memory_stats": stats,
+    }
+
+
 def _constant(value: Any) -> Callable[..., Any]:
     def answer(*_: Any, **__: Any) -> Any:
         return value
 
     return answer
+
+
+def _yes() -> Callable[..., bool]:
+    return _constant(value=True)
+
+
+def _no() -> Callable[..., bool]:
+    return _constant(value=False)
 
 
 def _nothing() -> Callable[..., None]:
@@ -85,10 +151,22 @@ def _no_context() -> Callable[..., Any]:
     return enter
 
 
-def install(patches: Patches, card: CardFacts, synchronized: Callable[[], None]) -> None:
+def _counter(card: CardFacts, counted: Callable[[], None]) -> Callable[..., int]:
+    def device_count() -> int:
+        if "/torch/" not in sys._getframe(1).f_code.co_filename:
+            counted()
+        return card.num_gpus
+
+    return device_count
+
+
+def install(
+    patches: Patches, card: CardFacts, synchronized: Callable[[], None], counted: Callable[[], None], usage: Usage
+) -> None:
     """Answer questions about CUDA as a machine with `card` would.
 
-    `synchronized` is called when the script waits for the device.
+    `synchronized` is called when the script waits for the device, `counted` when it asks how many GPUs there are;
+    `usage` tells how much memory is allocated.
     """
     properties = _properties(card)
     stream = FakeStream()
@@ -97,12 +175,12 @@ def install(patches: Patches, card: CardFacts, synchronized: Callable[[], None])
         synchronized()
 
     answers: dict[str, Any] = {
-        "is_available": _constant(True),
-        "is_initialized": _constant(True),
-        "_is_compiled": _constant(True),
+        "is_available": _yes(),
+        "is_initialized": _yes(),
+        "_is_compiled": _yes(),
         "_lazy_init": _nothing(),
         "init": _nothing(),
-        "device_count": _constant(card.num_gpus),
+        "device_count": _counter(card, counted),
         "current_device": _constant(0),
         "set_device": _nothing(),
         "get_device_name": _constant(card.name),
@@ -111,16 +189,16 @@ def install(patches: Patches, card: CardFacts, synchronized: Callable[[], None])
         "get_arch_list": _constant([f"sm_{card.capability[0]}{card.capability[1]}"]),
         "is_bf16_supported": _constant(card.capability >= (8, 0)),
         "synchronize": synchronize,
-        "can_device_access_peer": _constant(True),
+        "can_device_access_peer": _yes(),
         "current_stream": _constant(stream),
         "default_stream": _constant(stream),
         "stream": _no_context(),
         "set_stream": _nothing(),
-        "device": _no_context(),
-        "device_of": _no_context(),
+        "device": FakeDevice,
+        "device_of": FakeDevice,
         "Stream": FakeStream,
         "Event": FakeEvent,
-        "is_current_stream_capturing": _constant(False),
+        "is_current_stream_capturing": _no(),
         "manual_seed": _nothing(),
         "manual_seed_all": _nothing(),
         "seed": _nothing(),
@@ -136,25 +214,34 @@ def install(patches: Patches, card: CardFacts, synchronized: Callable[[], None])
         "reset_peak_memory_stats": _nothing(),
         "reset_max_memory_allocated": _nothing(),
         "reset_accumulated_memory_stats": _nothing(),
-        "memory_allocated": _constant(0),
-        "max_memory_allocated": _constant(0),
-        "memory_reserved": _constant(0),
-        "max_memory_reserved": _constant(0),
+        "memory_cached": usage.current,
+        "max_memory_cached": usage.highest,
         "memory_summary": _constant(""),
-        "memory_stats": _constant({}),
-        "mem_get_info": _constant((card.memory_bytes, card.memory_bytes)),
+        "mem_get_info": lambda *_, **__: (max(0, card.memory_bytes - usage.current()), card.memory_bytes),
+        "CUDAGraph": FakeGraph,
+        "graph": _no_context(),
+        "make_graphed_callables": lambda callables, *_, **__: callables,
+        "graph_pool_handle": _constant((0, 0)),
         "set_per_process_memory_fraction": _nothing(),
         "cudart": _constant(SimpleNamespace(cudaProfilerStart=_nothing(), cudaProfilerStop=_nothing())),
     }
-    for name, answer in answers.items():
+    for name, answer in {**answers, **_memory_answers(usage)}.items():
         patches.set_existing(torch.cuda, name, answer)
-    _install_accelerator(patches, card, stream, synchronize)
+        patches.set_existing(torch.cuda.memory, name, answer)
+    for name in ("_record_memory_history", "_dump_snapshot", "_snapshot"):
+        patches.set_existing(torch.cuda.memory, name, _constant({}))
+    _install_types(patches)
+    for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
+        patches.set_existing(torch.cuda.nvtx, name, _constant(0))
+    _install_accelerator(patches, card, stream, synchronize, counted, usage)
     patches.set(torch.version, "cuda", torch.version.cuda or "12.8")
-    patches.set(torch._C, "_cuda_getCurrentRawStream", _constant(0))  # missing in builds without CUDA; libraries take it
+    patches.set(
+        torch._C, "_cuda_getCurrentRawStream", _constant(0)
+    )  # missing in builds without CUDA; libraries take it
     patches.set_existing(torch._C, "_cuda_getDeviceCount", _constant(card.num_gpus))
-    patches.set_existing(torch.cuda.amp.common, "amp_definitely_not_available", _constant(False))
+    patches.set_existing(torch.cuda.amp.common, "amp_definitely_not_available", _no())
     # FakeTensorMode asks torch.cuda.is_available() whether it may touch the device; the answer above is for scripts
-    patches.set(FakeTensorMode, "avoid_device_init", property(_constant(True)))
+    patches.set(FakeTensorMode, "avoid_device_init", property(_yes()))
     _install_tensor_facts(patches)
 
 
@@ -179,13 +266,15 @@ def _properties(card: CardFacts) -> SimpleNamespace:
     )
 
 
-def _install_accelerator(patches: Patches, card: CardFacts, stream: FakeStream, synchronize: Any) -> None:
+def _install_accelerator(
+    patches: Patches, card: CardFacts, stream: FakeStream, synchronize: Any, counted: Callable[[], None], usage: Usage
+) -> None:
     accelerator = getattr(torch, "accelerator", None)
     if accelerator is None:  # before torch 2.6
         return
     answers: dict[str, Any] = {
-        "is_available": _constant(True),
-        "device_count": _constant(card.num_gpus),
+        "is_available": _yes(),
+        "device_count": _counter(card, counted),
         "current_accelerator": _constant(torch.device("cuda")),
         "current_device_index": _constant(0),
         "current_device_idx": _constant(0),
@@ -195,15 +284,35 @@ def _install_accelerator(patches: Patches, card: CardFacts, stream: FakeStream, 
         "set_stream": _nothing(),
         "synchronize": synchronize,
         "empty_cache": _nothing(),
-        "memory_allocated": _constant(0),
-        "max_memory_allocated": _constant(0),
-        "memory_reserved": _constant(0),
-        "max_memory_reserved": _constant(0),
         "reset_peak_memory_stats": _nothing(),
-        "memory_stats": _constant({}),
     }
-    for name, answer in answers.items():
+    for name, answer in {**answers, **_memory_answers(usage)}.items():
         patches.set_existing(accelerator, name, answer)
+
+
+class _CudaType(type):
+    """torch.cuda.FloatTensor and its kind: makers of tensors, and names of types."""
+
+    dtype: torch.dtype
+    is_cuda = True
+
+    def __call__(cls, *args: Any, **_: Any) -> Any:
+        if not args:
+            return torch.empty(0, dtype=cls.dtype, device=DEVICE)
+        if isinstance(args[0], int):
+            return torch.empty(args, dtype=cls.dtype, device=DEVICE)
+        if isinstance(args[0], torch.Size):
+            return torch.empty(args[0], dtype=cls.dtype, device=DEVICE)
+        return torch.as_tensor(args[0], dtype=cls.dtype).to(DEVICE)
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, torch.Tensor) and on_device(value) and value.dtype is cls.dtype
+
+
+def _install_types(patches: Patches) -> None:
+    for name, dtype in TYPE_DTYPES.items():
+        made = _CudaType(name, (), {"dtype": dtype, "gpurig_type": f"torch.cuda.{name}", "__module__": "torch.cuda"})
+        patches.set(torch.cuda, name, made)
 
 
 def _install_tensor_facts(patches: Patches) -> None:
@@ -220,16 +329,25 @@ def _install_tensor_facts(patches: Patches) -> None:
             return torch.Tensor.type(self, *args, **kwargs)
         return f"torch.cuda.{_TYPE_NAMES.get(self.dtype, 'FloatTensor')}"
 
+    def numpy(self: FakeTensor, *, force: bool = False) -> Any:
+        if force or not on_device(self):
+            return self.detach().cpu().numpy()
+        raise TypeError(
+            f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory"
+            " first."
+        )
+
+    patches.set(FakeTensor, "numpy", numpy)
     patches.set(FakeTensor, "is_cuda", property(on_device))
-    patches.set(FakeTensor, "is_meta", property(_constant(False)))
+    patches.set(FakeTensor, "is_meta", property(_no()))
     patches.set(FakeTensor, "is_cpu", property(lambda self: not on_device(self)))
     patches.set(FakeTensor, "get_device", lambda self: 0 if on_device(self) else -1)
     patches.set(FakeTensor, "tolist", tolist)
     patches.set(FakeTensor, "__format__", format_)
     patches.set(FakeTensor, "type", type_)
     patches.set(FakeTensor, "record_stream", _nothing())
-    patches.set(FakeTensor, "is_pinned", _constant(False))
-    patches.set(FakeTensor, "is_shared", _constant(False))
+    patches.set(FakeTensor, "is_pinned", _no())
+    patches.set(FakeTensor, "is_shared", _no())
 
 
 _TYPE_NAMES = {

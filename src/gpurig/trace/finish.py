@@ -56,6 +56,7 @@ def finish(session: Session, facts: RunFacts) -> StepTrace:
         sites=recorder.sites(),
         storages=recorder.storages(),
         events=tuple(recorder.events),
+        cudnn_benchmark=bool(torch.backends.cudnn.benchmark),
         steady_from=recorder.steady_from,
         # gradients become ready from the last layer to the first
         gradient_bytes=tuple(p.numel() * p.element_size() for p in reversed(trainable)),

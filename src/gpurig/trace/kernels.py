@@ -5,13 +5,16 @@ Registered on the AutogradCUDA key, which only planned tensors carry: dropout, a
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 aten = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)
+ONE_KERNEL = ("silu_backward", "mish_backward")
 
 
 def install(library: torch.library.Library, sm: int) -> None:
@@ -22,6 +25,15 @@ def install(library: torch.library.Library, sm: int) -> None:
         library.impl(f"{name}.input", _recurrent(mode), "AutogradCUDA")
         library.impl(f"{name}.data", _recurrent_packed(mode), "AutogradCUDA")
     library.impl("_cudnn_rnn", _cudnn_rnn_autocast, "AutocastCUDA")
+    for name in ONE_KERNEL:
+        # where PyTorch is built without CUDA these have no kernel of their own there, and would come as their composite
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "CUDA"):
+            library.impl(name, _seen_before, "CUDA")
+
+
+def _seen_before(*_: Any) -> Any:
+    """Never called: the planned device sees the operator first. It is there so that C++ does not decompose it."""
+    raise NotImplementedError
 
 
 def _dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
@@ -30,7 +42,7 @@ def _dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
         return torch.native_dropout(x, p, train)[0]
     if not train or p == 0:
         return x  # as ATen does; the decomposition would come back as a copy
-    return aten.dropout.default.decompose(x, p, train)  # type: ignore[no-any-return]
+    return aten.dropout.default.decompose(x, p, train)
 
 
 def attention(sm: int) -> Callable[..., torch.Tensor]:
@@ -49,7 +61,7 @@ def attention(sm: int) -> Callable[..., torch.Tensor]:
     ) -> torch.Tensor:
         kind = choose(query, key, value, attn_mask, sm, grouped=enable_gqa)
         if kind == "math":
-            return aten.scaled_dot_product_attention.default.decompose(  # type: ignore[no-any-return]
+            return aten.scaled_dot_product_attention.default.decompose(
                 query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
             )
         if enable_gqa and kind != "flash":
@@ -58,7 +70,7 @@ def attention(sm: int) -> Callable[..., torch.Tensor]:
         if kind == "flash":
             return _flash(query, key, value, dropout_p, is_causal, scale)
         mask = _expanded_mask(attn_mask, query, key)
-        return aten._scaled_dot_product_efficient_attention(  # type: ignore[no-any-return]
+        return aten._scaled_dot_product_efficient_attention(
             query, key, value, mask, _needs_grad(query, key, value, mask), dropout_p, is_causal, scale=scale
         )[0]
 
@@ -106,7 +118,9 @@ def _needs_grad(*tensors: torch.Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
-def _flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout_p: float, causal: bool, scale: float | None) -> Any:
+def _flash(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout_p: float, causal: bool, scale: float | None
+) -> Any:
     head_dim = q.shape[-1]
     padding = -head_dim % 8  # the kernel wants multiples of 8 and pads copies otherwise
     if padding:
@@ -180,7 +194,7 @@ def cudnn_rnn_shapes(args: tuple[Any, ...]) -> list[tuple[tuple[int, ...], torch
     The reserve space is what cuDNN keeps for backward; its layout is not published. Taken: gates and cell state of every
     step, layer and direction, in the type of the input.
     """
-    x, hx, mode, hidden, projection, layers, batch_first, dropout, train, bidirectional, batch_sizes = (
+    x, hx, mode, hidden, projection, layers, _batch_first, dropout, train, bidirectional, batch_sizes = (
         args[0], args[4], *args[6:15]
     )  # fmt: skip
     directions = 2 if bidirectional else 1

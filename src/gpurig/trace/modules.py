@@ -5,19 +5,24 @@ Optimizers, tied weights and hooks hold parameters by identity, so a real parame
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.parameter import UninitializedTensorMixin
 from torch.overrides import TorchFunctionMode
+from torch.utils._device import _device_constructors
 
 from gpurig.model.trace import StorageKind
 from gpurig.trace.device import DEVICE, PlannedDevice, on_device
 from gpurig.trace.facade import TYPE_DTYPES
-from gpurig.trace.patches import Patches
-from gpurig.trace.record import Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpurig.trace.patches import Patches
+    from gpurig.trace.record import Recorder
 
 
 def become(tensor: torch.Tensor, other: torch.Tensor) -> bool:
@@ -26,7 +31,9 @@ def become(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     Like torch.utils.swap_tensors, but tensors that something watches by weak reference are swapped too. Returns False if
     C++ holds the tensor (a graph that is alive), when that is not possible.
     """
-    kept = {k: v for k, v in tensor.__dict__.items() if not k.startswith(("_gpurig", "fake_", "constant", "real_tensor"))}
+    kept = {
+        k: v for k, v in tensor.__dict__.items() if not k.startswith(("_gpurig", "fake_", "constant", "real_tensor"))
+    }
     try:
         torch._C._swap_tensor_impl(tensor, other)
     except RuntimeError:
@@ -65,7 +72,8 @@ class ModuleMover:
             return mover.apply(module, fn, recurse=recurse)
 
         patches.set(nn.Module, "_apply", _apply)
-        patches.set_existing(nn.RNNBase, "flatten_parameters", lambda self: None)
+        patches.set(torch.Tensor, "_make_subclass", staticmethod(_subclass_maker(torch.Tensor._make_subclass)))
+        patches.set_existing(nn.RNNBase, "flatten_parameters", lambda _: None)
 
     def apply(self, module: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], *, recurse: bool) -> nn.Module:
         """Apply `fn` to every parameter and buffer, in place."""
@@ -84,9 +92,12 @@ class ModuleMover:
             if buffer is not None:
                 with torch.no_grad():
                     module._buffers[name] = fn(buffer)
-                self._recorder.mark((module._buffers[name],), StorageKind.PARAMETER)  # type: ignore[arg-type]
+                self._recorder.mark((module._buffers[name],), StorageKind.PARAMETER)
 
     def _move(self, module: nn.Module, name: str, parameter: nn.Parameter, fn: Callable[[Any], Any]) -> None:
+        if isinstance(parameter, UninitializedTensorMixin):
+            self._move_when_known(module, name, parameter, fn)
+            return
         with torch.no_grad():
             moved = fn(parameter)
         if moved is parameter:
@@ -101,14 +112,48 @@ class ModuleMover:
             del moved
             if not become(parameter, target):
                 module._parameters[name] = target if isinstance(target, FakeTensor) else nn.Parameter(target)
-                self._recorder.note("identity", "a parameter in use was replaced when it moved: its optimizer may be stale")
-                parameter = module._parameters[name]  # type: ignore[assignment]
+                self._recorder.note(
+                    "identity", "a parameter in use was replaced when it moved: its optimizer may be stale"
+                )
+                parameter = module._parameters[name]
             elif isinstance(parameter, FakeTensor):
                 self.moved.append((parameter, target))
             if gradient is not None:
                 with torch.no_grad():
                     parameter.grad = fn(gradient)
         self._recorder.mark((parameter,), StorageKind.PARAMETER)
+
+    def _move_when_known(self, module: nn.Module, name: str, lazy: Any, fn: Callable[[Any], Any]) -> None:
+        """A lazy parameter is moved once its shape is known."""
+        make = lazy.materialize
+
+        def materialize(shape: Any, device: Any = None, dtype: Any = None) -> None:
+            del device
+            del lazy.materialize
+            make(shape, "cpu", dtype)
+            self._move(module, name, lazy, fn)
+
+        lazy.materialize = materialize
+
+
+def _subclass_maker(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Tensor subclasses of libraries over a planned tensor: the object is both."""
+    combined: dict[type, type] = {}
+
+    def make_subclass(cls: type, data: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if not isinstance(data, FakeTensor) or issubclass(FakeTensor, cls):
+            return make(cls, data, *args, **kwargs)
+        both = combined.get(cls)
+        if both is None:
+            both = combined[cls] = type(cls)(cls.__name__, (cls, FakeTensor), {"__module__": cls.__module__})
+        made = data.detach()
+        made.requires_grad_(bool(args[0]) if args else kwargs.get("require_grad", False))
+        made.__class__ = both
+        if issubclass(cls, nn.Parameter):
+            made._is_param = True
+        return made
+
+    return make_subclass
 
 
 class Normalize(TorchFunctionMode):
@@ -117,6 +162,34 @@ class Normalize(TorchFunctionMode):
     def __init__(self, device: PlannedDevice) -> None:
         super().__init__()
         self._device = device
+        self.default_device: torch.device | None = None
+
+    def install(self, patches: Patches) -> None:
+        """torch.set_default_device and its kind, and generators of random numbers."""
+        set_device, get_device, set_type = (
+            torch.set_default_device,
+            torch.get_default_device,
+            torch.set_default_tensor_type,
+        )
+
+        def set_default_device(device: Any) -> None:
+            planned = device is not None and _is_cuda(device)
+            self.default_device = DEVICE if planned else None
+            set_device(None if planned else device)
+
+        def set_default_tensor_type(kind: Any) -> None:
+            name = kind if isinstance(kind, str) else getattr(kind, "gpurig_type", "")
+            if name.startswith("torch.cuda."):
+                self.default_device = DEVICE
+                torch.set_default_dtype(TYPE_DTYPES[name.rpartition(".")[2]])
+            else:
+                self.default_device = None
+                set_type(kind)
+
+        patches.set(torch, "set_default_device", set_default_device)
+        patches.set(torch, "get_default_device", lambda: self.default_device or get_device())
+        patches.set(torch, "set_default_tensor_type", set_default_tensor_type)
+        patches.set(torch, "Generator", PlannedGenerator)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -130,6 +203,9 @@ class Normalize(TorchFunctionMode):
         if naming is not None:
             return naming(func, args, kwargs)
         device = kwargs.get("device")
+        if device is None and self.default_device is not None and func in _device_constructors():
+            device = self.default_device
+            kwargs = {**kwargs, "device": device}
         if device is None:
             return func(*args, **kwargs)
         if _is_meta(device):
@@ -168,6 +244,30 @@ def _is_index(value: Any) -> bool:
 
 
 _NAMING = {"device": _device, "_parse_to": _parse_to}
+
+
+class _Generators(type(torch.Generator)):  # type: ignore[misc]
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, torch._C.Generator)
+
+
+class PlannedGenerator(torch.Generator, metaclass=_Generators):
+    """torch.Generator, also for the planned device: there it draws nothing."""
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        if not _is_cuda(device):
+            return torch._C.Generator(device)
+        made = torch._C.Generator.__new__(cls, "cpu")
+        made.planned = True
+        return made
+
+    def __init__(self, device: Any = "cpu") -> None: ...
+
+    @property
+    def device(self) -> torch.device:
+        return DEVICE
+
+
 _FROM_DATA = frozenset(("tensor", "as_tensor", "asarray"))
 
 
@@ -197,7 +297,7 @@ def on_device_generator(generator: Any) -> bool:
 
 def _is_cuda(device: Any) -> bool:
     if isinstance(device, torch.device):
-        return device.type == "cuda"
+        return device.type == "cuda"  # type: ignore[no-any-return]
     return (isinstance(device, str) and device.partition(":")[0] == "cuda") or (isinstance(device, int) and device >= 0)
 
 
@@ -215,7 +315,7 @@ def _to(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _name_for(tensor: torch.Tensor) -> torch.device:
     """C++ takes a planned tensor's device for meta: named so, it sees that there is nothing to move."""
-    return _META if on_device(tensor) and not tensor.fake_mode.native else DEVICE  # type: ignore[attr-defined]
+    return _META if on_device(tensor) and not tensor.fake_mode.native else DEVICE
 
 
 def _names_cuda(value: Any) -> bool:

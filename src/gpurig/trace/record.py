@@ -5,19 +5,21 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gpurig.model.trace import Assumption, Call, Op, Phase, Site, Storage, StorageKind
-from gpurig.trace.cost import describe
+from gpurig.model.trace import Assumption, Call, Op, OpClass, Phase, Site, Storage, StorageKind
+from gpurig.trace.cost import describe, dtype_name
 from gpurig.trace.device import on_device, tensors
 from gpurig.trace.temporaries import operand_copies
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import FrameType
+
+    from gpurig.trace.shapes import Remembered
 
 _SITE_FROM_BYTES = 1 << 20  # smaller storages are not worth a look at the stack
 _OURS = str(Path(__file__).parent)
@@ -61,12 +63,15 @@ class Recorder:
         self.dtypes: dict[str, int] = {}
         self.watched: set[int] | None = None  # storages whose writes outside backward are counted in `writes`
         self.writes = 0
+        self._allocated = self._peak = 0
 
     # --- what happens -------------------------------------------------------------------------------------------------
-    def observe(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+    def observe(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, known: Remembered | None = None
+    ) -> None:
         """One operator has run."""
         if self.recording:
-            self._record(describe(func, args, kwargs, out))
+            self._record(_described(func, args, kwargs, out, known))
         if out is None:
             return
         if self.watched is not None and self.phase is not Phase.BACKWARD and func._schema.is_mutable:
@@ -90,6 +95,13 @@ class Recorder:
         index = self._ops.setdefault(op, len(self._ops))
         self.calls.append((index, self.phase, -1))
 
+    def kernel(self, name: str, op_class: OpClass, read: list[torch.Tensor], written: list[torch.Tensor]) -> None:
+        """A kernel that PyTorch's dispatcher knows nothing of has run: costed by the bytes that it touches."""
+        if self.recording:
+            sizes = [sum(t.numel() * t.element_size() for t in group) for group in (read, written)]
+            dtype = dtype_name(read[0].dtype) if read else ""
+            self._record(Op(name, op_class, dtype, 0, sizes[0], sizes[1], 1))
+
     def _track(self, tensor: torch.Tensor, args: tuple[Any, ...]) -> None:
         if tensor.layout is not torch.strided:
             return  # a sparse tensor has no storage; its indices and values were made by operators of their own
@@ -104,8 +116,18 @@ class Recorder:
         site = self.here() if num_bytes >= _SITE_FROM_BYTES else -1
         came = bool(args) and isinstance(args[0], torch.Tensor) and not on_device(args[0])
         self._births.append(_Birth(num_bytes, self.phase, site, transferred=came))
-        self._live[key] = (index, weakref.ref(storage, lambda _, key=key: self._free(key)))
+        self._allocated += num_bytes
+        self._peak = max(self._peak, self._allocated)
+        self._live[key] = (index, weakref.ref(storage, lambda _, key=key: self._free(key)))  # type: ignore[misc]
         self.events.append((1, index, len(self.calls) - 1 if self.recording else -1))
+
+    def current(self, *_: Any) -> int:
+        """Bytes allocated now."""
+        return self._allocated
+
+    def highest(self, *_: Any) -> int:
+        """The most bytes allocated so far."""
+        return self._peak
 
     def adopt(self, tensor: torch.Tensor, kind: StorageKind) -> None:
         """A planned tensor that no operator made (a moved parameter)."""
@@ -115,7 +137,9 @@ class Recorder:
     def _free(self, key: int) -> None:
         entry = self._live.pop(key, None)
         if entry is not None:
-            self._births[entry[0]].died_in = self.phase
+            birth = self._births[entry[0]]
+            birth.died_in = self.phase
+            self._allocated -= birth.num_bytes
             self.events.append((-1, entry[0], len(self.calls) - 1 if self.recording else -1))
 
     def mark(self, marked: Iterable[torch.Tensor], kind: StorageKind) -> None:
@@ -165,6 +189,16 @@ class Recorder:
 
     def storages(self) -> tuple[Storage, ...]:
         return tuple(Storage(b.num_bytes, _kind(b), b.site, b.phase) for b in self._births)
+
+
+def _described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, known: Remembered | None) -> Op:
+    """The cost of a call: described once for all calls of the same shapes under the same TF32 switches."""
+    if known is None:
+        return describe(func, args, kwargs, out)
+    flags = (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
+    if known.op is None or known.flags != flags:
+        known.op, known.flags = describe(func, args, kwargs, out), flags
+    return known.op
 
 
 def _kind(birth: _Birth) -> StorageKind:

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import threading
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import optim
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn import init
 from torch.optim import optimizer as optim_module
 from torch.utils import _foreach_utils as foreach_utils
 
+from gpurig.errors import NotTraceable
 from gpurig.model.trace import Phase, StorageKind
 from gpurig.trace import facade, kernels
 from gpurig.trace.autocast import Autocast
-from gpurig.trace.card import CardFacts
-from gpurig.trace.device import DEVICE, PlannedDevice, on_device
+from gpurig.trace.device import DEVICE, LARGE_ELEMENTS, PlannedDevice, on_device
 from gpurig.trace.modules import ModuleMover, Normalize
 from gpurig.trace.patches import Patches
 from gpurig.trace.record import Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gpurig.trace.card import CardFacts
 
 
 class Session:
@@ -33,6 +39,7 @@ class Session:
         after_step: Called after each optimizer step that changed planned parameters, with its optimizer.
         after_host_step: Called after each optimizer step whose parameters are all on the host.
         after_backward: Called after each backward pass.
+        extensions: Gives the stand-in of a compiled extension by its name.
     """
 
     def __init__(self, card: CardFacts, *, native: bool = False) -> None:
@@ -43,9 +50,12 @@ class Session:
         self.after_step: Callable[[optim.Optimizer], None] = lambda _: None
         self.after_host_step: Callable[[optim.Optimizer], None] = lambda _: None
         self.after_backward: Callable[[], None] = lambda: None
+        self.extensions: Callable[[str], Any] = _no_extensions
         self.stepped_with_gradients = False  # whether the optimizer that steps had a gradient to go by
         self._native = native
+        self._names = Normalize(self.device)
         self._mover = ModuleMover(self.device, self.recorder)
+        self.asked_how_many = False  # the script has asked how many GPUs there are
         self.optimizers: dict[int, optim.Optimizer] = {}
 
     @contextlib.contextmanager
@@ -61,7 +71,7 @@ class Session:
             gc.freeze()
             gc.disable()
             self._install(patches, library, hooks)
-            with Normalize(self.device), self.device:
+            with self._names, self.device:
                 yield self
         finally:
             for hook in hooks:
@@ -81,13 +91,16 @@ class Session:
         self._mover.give_back()
 
     def _install(self, patches: Patches, library: torch.library.Library, hooks: list[Any]) -> None:
-        facade.install(patches, self.card, self._synchronized)
+        facade.install(patches, self.card, self._synchronized, self._counted, self.recorder)
         self._mover.install(patches)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch warns that its kernels are overridden: that is the purpose
             kernels.install(library, self.sm)
             if not self._native:
                 self._install_autocast(patches, library)
+        self._names.install(patches)
+        self._install_threads(patches)
+        self._install_initializers(patches)
         self._install_optimizers(patches)
         self._install_backward(patches)
         hooks.append(optim_module.register_optimizer_step_pre_hook(self._before_step))
@@ -104,6 +117,41 @@ class Session:
 
         patches.set(torch, "clear_autocast_cache", clear_autocast_cache)
 
+    def _install_threads(self, patches: Patches) -> None:
+        """Modes belong to a thread: one that the script starts gets them too."""
+        start = threading.Thread.start
+
+        def planned_start(thread: threading.Thread) -> None:
+            run = thread.run
+
+            def planned_run() -> None:
+                with Normalize(self.device), self.device:
+                    run()
+
+            thread.run = planned_run  # type: ignore[method-assign]
+            start(thread)
+
+        patches.set(threading.Thread, "start", planned_start)
+
+    def _install_initializers(self, patches: Patches) -> None:
+        """Initialisers that loop until the values please them, or decompose large matrices on the host."""
+        trunc_normal = getattr(init, "_no_grad_trunc_normal_", None)
+        orthogonal = init.orthogonal_
+
+        def planned_trunc_normal(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+            if not on_device(tensor) and tensor.numel() < LARGE_ELEMENTS:
+                return trunc_normal(tensor, *args, **kwargs)  # type: ignore[misc]
+            with torch.no_grad():
+                return tensor.normal_()
+
+        def planned_orthogonal(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+            if not on_device(tensor) and tensor.numel() >= LARGE_ELEMENTS:
+                return tensor
+            return orthogonal(tensor, *args, **kwargs)
+
+        patches.set_existing(init, "_no_grad_trunc_normal_", planned_trunc_normal)
+        patches.set(init, "orthogonal_", planned_orthogonal)
+
     def _install_optimizers(self, patches: Patches) -> None:
         # foreach is chosen for the exact types Tensor and Parameter only; a planned parameter stands for one
         for module in (optim_module, foreach_utils):
@@ -117,8 +165,8 @@ class Session:
                 return {(DEVICE if d.type == "meta" else d, t): tensors for (d, t), tensors in groups.items()}
 
             patches.set(torch._C, "_group_tensors_by_device_and_dtype", grouped)
-        patches.set_existing(optim.Optimizer, "_cuda_graph_capture_health_check", lambda self: None)
-        patches.set_existing(optim.Optimizer, "_accelerator_graph_capture_health_check", lambda self: None)
+        patches.set_existing(optim.Optimizer, "_cuda_graph_capture_health_check", lambda _: None)
+        patches.set_existing(optim.Optimizer, "_accelerator_graph_capture_health_check", lambda _: None)
 
     def _install_backward(self, patches: Patches) -> None:
         def in_backward(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -139,7 +187,10 @@ class Session:
     def _synchronized(self) -> None:
         self.device.host_syncs += 1
 
-    def _before_step(self, optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _counted(self) -> None:
+        self.asked_how_many = True
+
+    def _before_step(self, optimizer: optim.Optimizer, *_: Any) -> None:
         self.optimizers.setdefault(id(optimizer), optimizer)
         self.stepped_with_gradients = _has_gradients(optimizer)
         for group in optimizer.param_groups:
@@ -147,7 +198,7 @@ class Session:
             self.recorder.mark((p.grad for p in group["params"] if p.grad is not None), StorageKind.GRADIENT)
         self.recorder.phase = Phase.OPTIMIZER
 
-    def _after_step(self, optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _after_step(self, optimizer: optim.Optimizer, *_: Any) -> None:
         self.recorder.phase = Phase.FORWARD
         self.stepped_with_gradients = self.stepped_with_gradients or _has_gradients(optimizer)  # LBFGS: in its closure
         for group in optimizer.param_groups:
@@ -158,6 +209,10 @@ class Session:
             self.after_step(optimizer)
         else:
             self.after_host_step(optimizer)
+
+
+def _no_extensions(name: str) -> Any:
+    raise NotTraceable(f"the CUDA extension {name!r} has no stand-in")
 
 
 def _has_gradients(optimizer: optim.Optimizer) -> bool:

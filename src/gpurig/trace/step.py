@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import TypeVar
-
-import torch
+from typing import TYPE_CHECKING, TypeVar
 
 from gpurig.errors import NotTraceable
 from gpurig.model.trace import Phase, StepTrace
 from gpurig.trace.card import CardFacts
 from gpurig.trace.finish import RunFacts, finish
 from gpurig.trace.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
 
 T = TypeVar("T")
 

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpurig.errors import BadFile
 from gpurig.model.trace import SCHEMA_VERSION, StepTrace
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def _fields(value: object) -> dict[str, object]:

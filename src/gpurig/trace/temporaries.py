@@ -37,7 +37,7 @@ def operand_copies(name: str, args: tuple[Any, ...]) -> list[int]:
 
 
 def _dense_bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+    return tensor.numel() * tensor.element_size()  # type: ignore[no-any-return]
 
 
 def _suits_cublas(matrix: torch.Tensor) -> bool:
@@ -46,11 +46,11 @@ def _suits_cublas(matrix: torch.Tensor) -> bool:
     row_stride, column_stride = matrix.stride()[-2:]
     if matrix.numel() == 0:
         return True
-    return (row_stride == 1 and column_stride >= max(1, rows)) or (column_stride == 1 and row_stride >= max(1, columns))
+    return (row_stride == 1 and column_stride >= max(1, rows)) or (column_stride == 1 and row_stride >= max(1, columns))  # type: ignore[no-any-return]
 
 
 def _memory_format(operands: list[torch.Tensor]) -> torch.memory_format:
-    """CuDNN runs in channels-last if any operand of at least four dimensions is laid out so."""
+    """Layout of a convolution: cuDNN runs in channels-last if any operand of at least four dimensions is laid out so."""
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     for tensor in operands[-2:]:
         wanted = formats.get(tensor.dim())

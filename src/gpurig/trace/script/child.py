@@ -41,6 +41,9 @@ def main(request_file: Path, report_file: Path) -> None:
         )
         return
     try:
+        from gpurig.trace.standins import torchvision_ops
+
+        torchvision_ops.declare()  # before anything imports torchvision
         from gpurig.trace.script.run import Run
 
         run = Run(request, out)

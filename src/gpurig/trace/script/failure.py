@@ -9,7 +9,6 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,8 @@ from gpurig.errors import GpurigError
 from gpurig.trace.script.request import ChildReport, ScriptRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gpurig.trace.script.launch import Launch
     from gpurig.trace.script.steps import StepWatch
     from gpurig.trace.session import Session
@@ -26,7 +27,7 @@ _HIDDEN = (_OURS, "<frozen", "/runpy.py", "/torch/overrides.py", "/torch/_ops.py
 _FRAMES = 6
 _FAKE_ERRORS = re.compile(
     r"DynamicOutputShape|DataDependentOutput|UnsupportedOperator|UnsupportedFakeTensor|FakeTensor|[Mm]eta tensor"
-    r"|'Meta' backend|meta device|device meta|data pointer of Tensor|no storage|has no data"
+    r"|'Meta' backend|meta device|device \"?meta|data pointer of Tensor|no storage|has no data"
 )
 _CUDA_ERRORS = re.compile(
     r"not compiled with CUDA|not linked with support for cuda|No CUDA GPUs|NVIDIA driver|CUDA_HOME|nvcc|ATen_cuda"
@@ -38,9 +39,7 @@ _DOWNLOADS = re.compile(
     r"|NameResolution|Name or service not known|name resolution|Max retries exceeded|URLError"
     r"|download=True to download|is not cached locally|ConnectionError"
 )
-_LAUNCHER = re.compile(
-    r"\b(RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT)\b"
-)
+_LAUNCHER = re.compile(r"\b(RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT)\b")
 _MORE_GPUS = re.compile(
     r"(at least|sufficient|requires?|need|more than|multiple|minimum).{0,40}\b(gpus?|devices?|accelerators?|processes|ranks)\b"
     r"|world.?size.{0,30}(at least|greater|must|>)", re.IGNORECASE
@@ -60,12 +59,17 @@ class Failure:
         """The report for a script that ended with `error`, or by itself."""
         if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
             return self._ended()
+        if self._steps.on_host_only():
+            return self.on_host(error)
         chain = list(_chain(error))
         text = "\n".join(f"{type(e).__name__}: {e}" for e in chain)
         ours = next((e for e in chain if isinstance(e, GpurigError)), None)
         if ours is not None:
             return ChildReport(
-                outcome="not-traceable", message=ours.message, details=(*ours.details, *self._where(error)), hint=ours.hint
+                outcome="not-traceable",
+                message=ours.message,
+                details=(*ours.details, *self._where(error)),
+                hint=ours.hint,
             )
         if isinstance(error, SystemExit):
             return self._left(error)
@@ -81,7 +85,19 @@ class Failure:
             return self._not_followed(error, "it needs a real GPU or CUDA compiler here")
         if _FAKE_ERRORS.search(text) or self._inside_ours(error):
             return self._not_followed(error, "an operation could not be followed without data")
+        if self._judged_invented_values(error):
+            return self._not_followed(error, "a check of values that only a GPU could tell failed")
         return self._own_fault(error)
+
+    def on_host(self, error: BaseException | None = None) -> ChildReport:
+        """The report for a script that never uses the GPU. Weights on the host have no values, so it may fail by them."""
+        return ChildReport(
+            outcome="not-traceable",
+            message="the script trains on the CPU: its optimizer changes no parameter on the GPU",
+            details=self._where(error) if error is not None else (),
+            hint="give it the option that chooses the GPU (often --device cuda)",
+            cause="host",
+        )
 
     # --- kinds --------------------------------------------------------------------------------------------------------
     def _ended(self) -> ChildReport:
@@ -90,9 +106,11 @@ class Failure:
         few = rounds > 0
         return ChildReport(
             outcome="not-traceable",
-            message=f"the script ended by itself after {count}" if few else f"the script ended without {count} on the GPU",
+            message=f"the script ended by itself after {count}"
+            if few
+            else f"the script ended without {count} on the GPU",
             hint="give it arguments with which it trains for three steps or more (data, epochs, batch size)",
-            cause="" if few else "one-gpu",
+            cause="one-gpu" if not few and self._session.asked_how_many else "",
             steps=rounds,
         )
 
@@ -105,7 +123,7 @@ class Failure:
             outcome="script-failed",
             message=f"the script left with {text or f'exit code {error.code}'} before its second optimizer step",
             details=self._where(error),
-            cause="one-gpu" if _MORE_GPUS.search(text) or not text else "",
+            cause="one-gpu" if _MORE_GPUS.search(text) or (not text and self._session.asked_how_many) else "",
         )
 
     def _own_fault(self, error: BaseException, *, cause: str = "", hint: str | None = None) -> ChildReport:
@@ -150,6 +168,13 @@ class Failure:
             return True
         line = next(iter(self._where(error)), "")
         return isinstance(error, TypeError) and _LAUNCHER.search(line) is not None
+
+    def _judged_invented_values(self, error: BaseException) -> bool:
+        """Whether the function that raised has read values that were made up."""
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        return trace is not None and trace.tb_frame.f_code in self._session.device.invented
 
     def _inside_ours(self, error: BaseException) -> bool:
         frames = traceback.extract_tb(error.__traceback__)

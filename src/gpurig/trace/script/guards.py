@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from gpurig.trace.device import DEVICE
-from gpurig.trace.patches import Patches
-from gpurig.trace.script.request import ScriptRequest
-from gpurig.trace.session import Session
 
-_LOOPBACK = ("localhost", "127.", "::1", "0.0.0.0", "/")  # noqa: S104 names to compare with, nothing is bound
+if TYPE_CHECKING:
+    from gpurig.trace.patches import Patches
+    from gpurig.trace.script.request import ScriptRequest
+    from gpurig.trace.session import Session
+
+_LOOPBACK = ("localhost", "127.", "::1", "0.0.0.0", "/")
 
 
 class NetworkBlocked(ConnectionError):
@@ -60,7 +62,7 @@ def install(patches: Patches, request: ScriptRequest, session: Session) -> None:
     # C libraries must not see a GPU, and scripts read the variable: Python's view of it is all that changes
     visible = ",".join(str(i) for i in range(request.card.num_gpus))
     os.environ._data[os.environ.encodekey("CUDA_VISIBLE_DEVICES")] = os.environ.encodevalue(visible)  # type: ignore[attr-defined]
-    _install_files(patches, session)
+    install_files(patches, session)
 
 
 _MARK = b"gpurig: not written while planning "
@@ -110,10 +112,11 @@ class SavedFiles:
         return self._kept[int(data[len(_MARK) :])] if data.startswith(_MARK) else None
 
 
-def _install_files(patches: Patches, session: Session) -> None:
+def install_files(patches: Patches, session: Session) -> None:
+    """Answer torch.save and torch.load."""
     files = SavedFiles(session)
-    patches.set(torch, "save", lambda obj, f, *args, **kwargs: files.save(obj, f, *args, **kwargs))
-    patches.set(torch, "load", lambda f, *args, **kwargs: files.load(f, *args, **kwargs))
+    patches.set(torch, "save", files.save)
+    patches.set(torch, "load", files.load)
 
 
 def _stays_on_host(storage: Any, location: str) -> Any:
@@ -123,7 +126,7 @@ def _stays_on_host(storage: Any, location: str) -> Any:
 
 def _names_cuda(location: Any) -> bool:
     if isinstance(location, torch.device):
-        return location.type == "cuda"
+        return location.type == "cuda"  # type: ignore[no-any-return]
     if isinstance(location, dict):
         return any(_names_cuda(value) for value in location.values())
     return (isinstance(location, str) and location.startswith("cuda")) or isinstance(location, int)

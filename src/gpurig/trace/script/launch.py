@@ -1,6 +1,4 @@
-"""Several processes and several GPUs: a process group that answers by itself, launchers, and wrappers that are recorded
-and not run.
-"""
+"""Several processes and GPUs: a process group that answers by itself, launchers, wrappers that are recorded and not run."""
 
 from __future__ import annotations
 
@@ -8,18 +6,23 @@ import contextlib
 import copy
 import os
 import sys
-from collections.abc import Callable
-from typing import Any
+from multiprocessing.process import BaseProcess
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from gpurig.trace.device import DEVICE
-from gpurig.trace.patches import Patches
-from gpurig.trace.script.request import ScriptRequest
-from gpurig.trace.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpurig.trace.patches import Patches
+    from gpurig.trace.script.request import ScriptRequest
+    from gpurig.trace.session import Session
 
 
 class Launch:
@@ -68,13 +71,41 @@ class Launch:
         def spawn(fn: Callable[..., Any], args: tuple[Any, ...] = (), nprocs: int = 1, *_: Any, **__: Any) -> None:
             """Rank 0, here."""
             if nprocs > 1:
-                self._session.recorder.note("spawn", f"of {nprocs} processes that the script starts, rank 0 was followed")
+                self._session.recorder.note(
+                    "spawn", f"of {nprocs} processes that the script starts, rank 0 was followed"
+                )
             fn(0, *args)
 
         patches.set(mp, "spawn", spawn)
         patches.set(mp, "start_processes", spawn)
         patches.set(sys.modules["torch.multiprocessing.spawn"], "spawn", spawn)
+        patches.set(BaseProcess, "start", self._start_here(BaseProcess.start))
+        patches.set(torch.Tensor, "share_memory_", lambda tensor: tensor)
         patches.set(sys.modules["torch.multiprocessing.spawn"], "start_processes", spawn)
+
+    def _start_here(self, start: Callable[[Any], None]) -> Callable[[Any], None]:
+        """Process.start: a rank or a trainer of the user's own runs here, the other ranks don't run at all."""
+        followed: set[Any] = set()
+
+        def planned_start(process: Any) -> None:
+            target, args = process._target, process._args
+            if target is None or not self._is_users(target):
+                start(process)
+            elif target in followed:
+                process.join = process.terminate = lambda *_, **__: None
+            elif _takes_part(args):
+                followed.add(target)
+                process.join = process.terminate = lambda *_, **__: None
+                self._session.recorder.note("spawn", "of the processes that the script starts, the first was followed")
+                process.run()
+            else:
+                start(process)
+
+        return planned_start
+
+    def _is_users(self, function: Any) -> bool:
+        code = getattr(function, "__code__", None)
+        return code is not None and "site-packages" not in code.co_filename and "/lib/python" not in code.co_filename
 
     # --- process groups ------------------------------------------------------------------------------------------------
     def _install_group(self, patches: Patches) -> None:
@@ -96,7 +127,9 @@ class Launch:
             self.world_size = ranks
             init("fake", store=FakeStore(), world_size=ranks, rank=max(0, rank), group_name=group_name)
 
-        def planned_new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **kwargs: Any) -> Any:
+        def planned_new_group(
+            ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **kwargs: Any
+        ) -> Any:
             del timeout, backend, args
             kwargs = {k: v for k, v in kwargs.items() if k in ("use_local_synchronization", "group_desc")}
             return new_group(ranks, backend="fake", **kwargs)
@@ -118,13 +151,16 @@ class Launch:
             "monitored_barrier": lambda *_, **__: None,
         }
         for name, answer in answers.items():
-            patches.set_existing(dist, name, answer)
-            patches.set_existing(dist.distributed_c10d, name, answer)
+            _replace_everywhere(patches, name, getattr(dist.distributed_c10d, name, None), answer)
 
     # --- wrappers ------------------------------------------------------------------------------------------------------
     def _install_data_parallel(self, patches: Patches) -> None:
         def init(
-            wrapper: nn.DataParallel[Any], module: nn.Module, device_ids: Any = None, output_device: Any = None, dim: int = 0
+            wrapper: nn.DataParallel[Any],
+            module: nn.Module,
+            device_ids: Any = None,
+            output_device: Any = None,
+            dim: int = 0,
         ) -> None:
             nn.Module.__init__(wrapper)
             wrapper.module = module
@@ -142,10 +178,17 @@ class Launch:
     def _install_ddp(self, patches: Patches) -> None:
         wrapper_class = nn.parallel.DistributedDataParallel
 
-        def init(wrapper: Any, module: nn.Module, device_ids: Any = None, output_device: Any = None, **options: Any) -> None:
+        def init(
+            wrapper: Any, module: nn.Module, device_ids: Any = None, output_device: Any = None, **options: Any
+        ) -> None:
             nn.Module.__init__(wrapper)
             wrapper.module = module
-            wrapper.device_ids, wrapper.output_device, wrapper.device, wrapper.device_type = device_ids, output_device, DEVICE, "cuda"
+            wrapper.device_ids, wrapper.output_device, wrapper.device, wrapper.device_type = (
+                device_ids,
+                output_device,
+                DEVICE,
+                "cuda",
+            )
             wrapper.process_group = options.get("process_group")
             wrapper.require_backward_grad_sync = wrapper.require_forward_param_sync = True
             for name in ("find_unused_parameters", "gradient_as_bucket_view", "static_graph", "broadcast_buffers"):
@@ -196,14 +239,14 @@ class Launch:
             "__init__": init,
             "forward": forward,
             "module": property(lambda wrapper: wrapper._fsdp_wrapped_module),
-            "__getattr__": lambda wrapper, name: _inner_attribute(wrapper, name),
+            "__getattr__": _inner_attribute,
             "no_sync": _no_context,
             "clip_grad_norm_": clip,
             "summon_full_params": staticmethod(_no_context),
             "state_dict_type": staticmethod(_no_context),
             "set_state_dict_type": staticmethod(_nothing),
-            "optim_state_dict": staticmethod(lambda model, optimizer, *_, **__: optimizer.state_dict()),
-            "full_optim_state_dict": staticmethod(lambda model, optimizer, *_, **__: optimizer.state_dict()),
+            "optim_state_dict": staticmethod(_optimizer_state),
+            "full_optim_state_dict": staticmethod(_optimizer_state),
             "named_parameters": nn.Module.named_parameters,
             "named_buffers": nn.Module.named_buffers,
             "apply": nn.Module.apply,
@@ -223,6 +266,7 @@ class Launch:
             self.data_parallel = "fsdp"
             dtype = getattr(options.get("mp_policy"), "param_dtype", None)
             for part in module if isinstance(module, (list, tuple)) else (module,):
+                _say_sharded(part)
                 if not isinstance(part, module_class):
                     part.__class__ = type(f"FSDP{type(part).__name__}", (module_class, type(part)), {})
                 if dtype is not None:
@@ -231,12 +275,43 @@ class Launch:
 
         for name in [n for n in vars(module_class) if n.startswith(("set_", "unshard", "reshard", "_set_"))]:
             patches.set(module_class, name, _nothing)
+        patches.set(module_class, "_apply", nn.Module._apply)
         patches.set(module_class, "__new__", lambda cls, *_, **__: object.__new__(cls))
         patches.set(fsdp, "fully_shard", fully_shard)
         with contextlib.suppress(ImportError):
             import torch.distributed._composable.fsdp as composable
 
             patches.set_existing(composable, "fully_shard", fully_shard)
+
+
+def _replace_everywhere(patches: Patches, name: str, original: Any, answer: Any) -> None:
+    """Replace a function of torch.distributed also where its modules have taken it by name."""
+    for module in [m for n, m in sys.modules.items() if n.startswith("torch.distributed") and m is not None]:
+        if original is not None and module.__dict__.get(name) is original:
+            patches.set(module, name, answer)
+
+
+def _say_sharded(module: nn.Module) -> None:
+    """What scripts read of a sharded parameter."""
+    from torch.distributed.tensor import DTensor, Shard
+
+    for parameter in module.parameters():
+        if isinstance(parameter, DTensor):
+            continue  # tensor parallel already: it says so itself
+        parameter.placements = (Shard(0),)
+        parameter.to_local = parameter.full_tensor = lambda parameter=parameter: parameter
+
+
+def _takes_part(args: tuple[Any, ...]) -> bool:
+    """Whether a process trains: it is given rank 0, a device, or something that lives on one."""
+    first = args[0] if args else None
+    if isinstance(first, int) and not isinstance(first, bool) and first == 0:
+        return True
+    for value in pytree.tree_leaves(args):
+        held = next(value.parameters(), None) if isinstance(value, nn.Module) else value
+        if isinstance(held, FakeTensor) or (isinstance(held, torch.device) and held.type == "cuda"):
+            return True
+    return False
 
 
 def _inner_attribute(wrapper: Any, name: str) -> Any:
@@ -252,6 +327,10 @@ def _moved(values: Any) -> Any:
 
 
 def _nothing(*_: Any, **__: Any) -> None: ...
+
+
+def _optimizer_state(_: Any, optimizer: torch.optim.Optimizer, *__: Any, **___: Any) -> dict[str, Any]:
+    return optimizer.state_dict()  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager

@@ -10,22 +10,21 @@ import statistics
 import sys
 import time
 import weakref
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import dataloader as dataloader_module
 
 from gpurig.model.trace import InputProfile
 from gpurig.trace.device import tensors
-from gpurig.trace.patches import Patches
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import FrameType
 
+    from gpurig.trace.patches import Patches
     from gpurig.trace.record import Recorder
 
 _TIMED_BATCHES = 3
@@ -83,6 +82,8 @@ class Feed:
         known = self._loaders.get(id(loader))
         if known is None or known.loader() is not loader:
             known = LoaderFacts(weakref.ref(loader), int(getattr(loader, "num_workers", 0)))
+            # a stream that fails for want of a device is at its end and can't be tried again
+            known.host_only = not isinstance(getattr(loader, "dataset", None), IterableDataset)
             self._loaders[id(loader)] = known
         return known
 
@@ -96,6 +97,10 @@ class Feed:
         if self._stepped:
             evaluation = not facts.trains and (not torch.is_grad_enabled() or facts.in_a_row > 1)
             self._recorder.recording = not evaluation
+
+    def total(self) -> int:
+        """Batches that all loaders have handed out."""
+        return sum(facts.batches for facts in self._loaders.values())
 
     def backward_done(self) -> None:
         """A backward pass has ended."""
@@ -202,7 +207,7 @@ class _Repeating(dataloader_module._SingleProcessDataLoaderIter):
                     batch = super().__next__()
             except StopIteration:
                 raise
-            except Exception:  # whatever it is: the second try shows it, if it is the script's own
+            except Exception:
                 facts.host_only = False
                 started = time.perf_counter()
                 batch = super().__next__()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -12,9 +11,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from gpurig.trace.device import on_device
-from gpurig.trace.patches import Patches
-from gpurig.trace.script.request import ScriptRequest
-from gpurig.trace.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpurig.trace.patches import Patches
+    from gpurig.trace.script.request import ScriptRequest
+    from gpurig.trace.session import Session
 
 _CAST = {"fp16-amp": torch.float16, "bf16-amp": torch.bfloat16}
 _REAL_EVALUATIONS = 3  # forward passes of an evaluation before the first step that are really followed
@@ -65,7 +68,9 @@ class ModelWatch:
         """The leading length of what the step's models were called with: the batch, where no DataLoader says it."""
         return max(self._leading, key=lambda n: self._leading[n]) if self._leading else None
 
-    def _outermost(self, call: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _outermost(
+        self, call: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         training = torch.is_grad_enabled()
         if training:
             self._note_lengths((*args, *kwargs.values()))
@@ -85,7 +90,9 @@ class ModelWatch:
                 length = int(value.shape[0])
                 self._leading[length] = max(self._leading.get(length, 0), value.numel())
 
-    def _evaluated(self, call: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _evaluated(
+        self, call: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """A forward pass before any training: after some of one shape, the rest give the same without being followed."""
         leaves, spec = pytree.tree_flatten((args, kwargs))
         if not any(on_device(leaf) for leaf in leaves):
@@ -96,7 +103,9 @@ class ModelWatch:
             self._session.recorder.note("evaluation", "an evaluation before the first step was cut short")
             return pytree.tree_map_only(FakeTensor, lambda t: t.detach(), kept)
         result = call(module, *args, **kwargs)
-        whole = all(leaf is None or isinstance(leaf, (FakeTensor, int, float, str)) for leaf in pytree.tree_leaves(result))
+        whole = all(
+            leaf is None or isinstance(leaf, (FakeTensor, int, float, str)) for leaf in pytree.tree_leaves(result)
+        )
         self._seen[key] = (count + 1, result if whole else None)
         return result
 

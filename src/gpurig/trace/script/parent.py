@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import pty
+import re
 import shutil
 import signal
 import struct
@@ -13,15 +14,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import gpurig
 from gpurig.errors import BadFile, GpurigError, MissingPackage, NotTraceable, ScriptFailed, ScriptNotFound
 from gpurig.trace import store
 from gpurig.trace.script.request import ChildReport, ScriptRequest, ScriptTrace
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 _GRACE_S = 5.0  # the child reports by itself at its limit; it is killed this much later
+_MOST_GPUS = 64
 _TAIL_CHARACTERS = 4000
 # Logging services and hubs are told to stay off line; a script that insists meets the network guard of the child
 _QUIET = {
@@ -62,9 +67,10 @@ def trace_script(request: ScriptRequest) -> ScriptTrace:
         request = dataclasses.replace(request, world_size=1, time_limit_s=_left(request, started))
         report, out, err = _attempt(request)
     if report.cause == "one-gpu" and (request.world_size or 1) == 1 and request.card.num_gpus == 1:
-        extra = ("it refuses to start on one GPU: traced as rank 0 of a job on two",)
-        two = dataclasses.replace(request.card, num_gpus=2)
-        request = dataclasses.replace(request, world_size=2, card=two, time_limit_s=_left(request, started))
+        wanted = _gpus_named(report.message + "\n" + out + err)
+        extra = (f"it refuses to start on one GPU: traced as rank 0 of a job on {wanted}",)
+        card = dataclasses.replace(request.card, num_gpus=wanted)
+        request = dataclasses.replace(request, world_size=wanted, card=card, time_limit_s=_left(request, started))
         report, out, err = _attempt(request)
     if report.trace is None:
         raise _error(report, out, err)
@@ -76,6 +82,15 @@ def trace_script(request: ScriptRequest) -> ScriptTrace:
         notes=(*extra, *report.notes),
         batch_knob=report.batch_knob,
     )
+
+
+def _gpus_named(text: str) -> int:
+    """How many GPUs a refusal names, two if it doesn't say."""
+    found = [
+        int(n)
+        for n in re.findall(r"\b(\d{1,2})\s+(?:gpus?|devices?|accelerators?|processes|ranks)\b", text, re.IGNORECASE)
+    ]
+    return max([n for n in found if 2 <= n <= _MOST_GPUS] or [2])
 
 
 def _left(request: ScriptRequest, started: float) -> float:
@@ -102,7 +117,8 @@ def _attempt(request: ScriptRequest) -> tuple[ChildReport, str, str]:
     """Run the child once: its report, and the tails of what it printed."""
     with tempfile.TemporaryDirectory(prefix="gpurig-") as folder, _terminal() as terminal:
         scratch = Path(folder)
-        (scratch / "request.json").write_bytes(store.encode(request))
+        sent = dataclasses.replace(request, cwd=None)  # the child is started there
+        (scratch / "request.json").write_bytes(store.encode(sent))
         (scratch / "tmp").mkdir()
         code = _run(request, scratch, terminal)
         out, err = (_tail(scratch / name) for name in ("out", "err"))
@@ -201,9 +217,13 @@ def _no_report(request: ScriptRequest, code: int | None, err: str) -> ChildRepor
     if code < 0:
         name = signal.Signals(-code).name
         why = "it ran out of memory or was killed" if -code == signal.SIGKILL else "its native code crashed"
-        return ChildReport(outcome="not-traceable", message=f"the traced script died of {name}: {why}", details=_last(err))
+        return ChildReport(
+            outcome="not-traceable", message=f"the traced script died of {name}: {why}", details=_last(err)
+        )
     return ChildReport(
-        outcome="script-failed", message=f"the script left with exit code {code} before two optimizer steps", details=_last(err)
+        outcome="script-failed",
+        message=f"the script left with exit code {code} before two optimizer steps",
+        details=_last(err),
     )
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 msgspec reads the annotations of these classes when it decodes
 
-from gpurig.model.trace import StepTrace
+from gpurig.model.trace import StepTrace  # noqa: TC001
 from gpurig.trace.card import CardFacts
 
 FORCED_PRECISIONS = ("fp32", "fp16-amp", "bf16-amp")

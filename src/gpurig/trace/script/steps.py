@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from torch import optim
 from torch._subclasses.fake_tensor import FakeTensor
 
 from gpurig.trace.device import on_device
-from gpurig.trace.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import optim
+
+    from gpurig.trace.session import Session
 
 _WAIT_FOR_OTHERS = 12  # steps of one optimizer during which others that exist may come in
 _HOST_STEPS = 4  # optimizer steps on the host after which a script is said to train on the CPU
+_HOST_BACKWARDS = 30
+_STALE_STEPS = 4  # steps without a new batch, after which a script is taken to work on one batch for good
 _TWO_ARE_ENOUGH_AFTER_S = 20.0
 _BACKWARDS_WITHOUT_OPTIMIZER = 3
 
@@ -54,8 +61,11 @@ class StepWatch:
         self.last_backwards = 0
         self.rounds = 0
         self.constructed: dict[int, optim.Optimizer] = {}
-        self.by_hand = False
-        self.started: Callable[[], None] = lambda: None  # a round has ended and the next begins
+        self.by_hand = self.any_backward = False
+        self.batches: Callable[[], int] = lambda: 0  # batches that DataLoaders have given so far
+        self._batches = self._stale = 0
+        self.ended: Callable[[], None] = lambda: None  # a round has ended and is still recorded
+        self.started: Callable[[], None] = lambda: None  # the next one begins
 
     # --- what the session reports -------------------------------------------------------------------------------------
     def optimizer_stepped(self, optimizer: optim.Optimizer) -> None:
@@ -67,7 +77,7 @@ class StepWatch:
         elif key != self._anchor and self._counts[key] == 1 and self._counts[self._anchor] > 1:
             # a rarer one (a generator after five rounds of its critic): rounds are counted from it
             self._anchor, self.rounds = key, 0
-        if key != self._anchor:
+        if key != self._anchor or self._same_batch():
             return
         self._round_ended()
 
@@ -81,12 +91,19 @@ class StepWatch:
     def backward_done(self) -> None:
         """A backward pass has ended."""
         self.backwards_in_step += 1
+        self.any_backward = True
         if self.constructed or self._counts:
             return
         self._backwards += 1
+        if self._backwards == _HOST_BACKWARDS and not self._session.recorder.events:
+            self._on_host()
         if self._changed_by_hand() and self._backwards >= _BACKWARDS_WITHOUT_OPTIMIZER:
             self.by_hand = True
             self._round_ended()
+
+    def on_host_only(self) -> bool:
+        """Whether the script trains, and nothing has ever reached the planned device."""
+        return (self.any_backward or self._host_steps > 0) and not self._session.recorder.events
 
     # --- rounds -------------------------------------------------------------------------------------------------------
     def _round_ended(self) -> None:
@@ -96,8 +113,17 @@ class StepWatch:
         if self.rounds >= (2 if late else self._wanted) and not self._others_may_come():
             self._done()
             return
+        self.ended()
         self._session.recorder.start_step()
         self.started()
+
+    def _same_batch(self) -> bool:
+        """Whether the optimizer has stepped before on the batch at hand (a regularizer's own step, say)."""
+        if len(self.constructed) < 2:
+            return False
+        fresh, self._batches = self.batches() > self._batches, self.batches()
+        self._stale = 0 if fresh or not self._batches else self._stale + 1
+        return 0 < self._stale < _STALE_STEPS
 
     def _others_may_come(self) -> bool:
         """Whether an optimizer over planned parameters exists that has not stepped yet."""
