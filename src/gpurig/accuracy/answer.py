@@ -43,6 +43,7 @@ class Answer:
     reason: str
     ratio: float | None
     trusted: bool
+    naive_ratio: float | None = None  # the same of a simpler method (`baselines`)
 
     @property
     def error(self) -> float | None:

@@ -56,8 +56,7 @@ def _model_on(device: str, workload: Workload) -> torch.nn.Module:
     previous = torch.get_default_dtype()
     torch.set_default_dtype(half or previous)
     try:
-        with torch.device(device):
-            model = make_model(workload)
+        model = make_model(workload)
     finally:
         torch.set_default_dtype(previous)
     model = model.to(device)

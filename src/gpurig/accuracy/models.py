@@ -75,7 +75,14 @@ def _timm(name: str, workload: Workload) -> nn.Module:
     name = TIMM_RENAMED.get(name, name)
     if not timm.is_model(name):
         raise InputError(f"timm has no model {name!r}")
-    model: nn.Module = timm.create_model(name, pretrained=False, **_timm_size(name, workload))
+    size = _timm_size(name, workload)
+    try:
+        model: nn.Module = timm.create_model(name, pretrained=False, **size)
+    except RuntimeError as error:
+        if "pretrained tag" not in str(error):
+            raise
+        # a name of the time when weights were part of it, and these weights are gone: the layers are the shorter name's
+        model = timm.create_model(name.rpartition("_")[0], pretrained=False, **size)
     return model
 
 

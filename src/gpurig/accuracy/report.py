@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpurig.accuracy.score import Figures, Pairs, Scored, Verdict, by, figures, ordered_pairs, reasons
@@ -67,6 +67,10 @@ def _headline(trusted: Sequence[Answer], every: Sequence[Answer]) -> list[Figure
         part = [a for a in trusted if a.measure == measure]
         if part:
             result.append(figures(measure, part))
+            simpler = "roofline at peak rates" if measure == "step time" else "parameters × 16 bytes"
+            naive = [replace(a, ratio=a.naive_ratio) for a in part if a.naive_ratio is not None]
+            if naive:
+                result.append(figures(f"{measure}, by {simpler}", naive))
         rest = [a for a in every if a.measure == measure and not a.trusted]
         if rest:
             result.append(figures(f"{measure}, other rows", rest))

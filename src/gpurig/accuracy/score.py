@@ -18,6 +18,7 @@ from gpurig.accuracy.answer import (
     recipe_of,
     step_time_s,
 )
+from gpurig.accuracy.baselines import naive_step_time_s, parameters_times_16
 from gpurig.accuracy.cards import card_of
 from gpurig.accuracy.samples import script_of
 from gpurig.accuracy.stacks import memory_calibration
@@ -162,7 +163,12 @@ def _time_answer(
     except ValueError as error:
         return replace(blank, reason=str(error))
     predicted *= math.exp(coefficients.scripts.get(script_of(run, workload), 0.0))
-    return replace(blank, predicted=in_unit_of(run, published, predicted), ratio=predicted / published)
+    return replace(
+        blank,
+        predicted=in_unit_of(run, published, predicted),
+        ratio=predicted / published,
+        naive_ratio=naive_step_time_s(trace, gpu, workload.accumulation) / published,
+    )
 
 
 def _memory_answer(
@@ -182,6 +188,7 @@ def _memory_answer(
         blank_answer(run, "memory", table_has_core=table_has_core),
         predicted=predicted / BYTES_PER_UNIT[run.memory_unit],
         ratio=predicted / published,
+        naive_ratio=parameters_times_16(trace) / published,
     )
     return answer, prediction
 

@@ -189,7 +189,7 @@ def _answer_line(report: Report) -> str:
     parts = [
         f"{f.name} {100 * f.macro_median:.1f} %"
         for f in report.headline
-        if f.macro_median is not None and "other" not in f.name
+        if f.macro_median is not None and "," not in f.name
     ]
     answered = sum(row.predicted is not None for row in report.rows)
     found = ", ".join(parts) or "no answers"

@@ -99,9 +99,24 @@ def card_features(gpu: Gpu) -> tuple[tuple[str, float], ...]:
         features.append(("power", min(0.0, math.log(gpu.tdp_w / (wanted * gpu.fp32_tflops)))))
     elif gpu.tdp_w is None:
         features.append(("no_power_figure", 1.0))
-    if (gpu.memory_type or "").startswith("HBM"):
+    memory = gpu.memory_type or ""
+    if memory.startswith("HBM"):
         features.append(("hbm", 1.0))
+    elif _is_consumer(gpu):
+        features.append(("consumer", 1.0))
+    elif gpu.tdp_w is not None and gpu.tdp_w <= SMALL_SERVER_CARD_W:
+        features.append(("small_server_card", 1.0))
     return tuple(features)
+
+
+SMALL_SERVER_CARD_W = 80.0  # T4, P4, L4, A2: GDDR with error correction in its own bandwidth, and a slot's power
+
+
+def _is_consumer(gpu: Gpu) -> bool:
+    """GeForce and TITAN cards, which clock above the boost clock of their data sheet while they are cool."""
+    return gpu.gpu_id.startswith(("GTX", "RTX20", "RTX30", "RTX40", "RTX50", "TITAN")) and not gpu.gpu_id.endswith(
+        "Ada"
+    )
 
 
 def _architecture(gpu: Gpu) -> str:

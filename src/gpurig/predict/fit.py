@@ -160,7 +160,7 @@ class Problem:
             for column, value in entries:
                 rows.append(row)
                 columns.append(column)
-                values.append(value / GPU_RATE_SD)
+                values.append(value / GPU_RATE_SD[pipe])
         return sparse.csr_matrix((values, (rows, columns)), shape=(len(rates), len(self.names)))
 
     # stacked operators

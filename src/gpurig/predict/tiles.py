@@ -43,7 +43,7 @@ def product_time_s(
         tiles = batch * np.ceil(m / rows) * np.ceil(n / columns)
         splits = np.ones_like(tiles)
         if split_k:
-            wanted = np.clip(np.floor(sm_count / tiles), 1, np.maximum(1, np.floor(k / 256)))
+            wanted = np.clip(np.floor(sm_count / tiles), 1, np.maximum(1, k / 256))
             splits = np.where((tiles < sm_count) & (k >= SPLIT_K_FROM), wanted, 1.0)
         waves = tiles * splits / sm_count
         rounded = np.where(
