@@ -110,7 +110,9 @@ class _Step:
         self.trainable = [p for p in model.parameters() if p.requires_grad]
         self.inputs: Inputs | None = None if workload.copy_input else self._make_inputs(device)
         self.held: object = None
-        self.scaler = torch.amp.GradScaler("cuda") if workload.grad_scaler and workload.precision == "fp16-amp" else None
+        self.scaler = (
+            torch.amp.GradScaler("cuda") if workload.grad_scaler and workload.precision == "fp16-amp" else None
+        )
 
     def __call__(self) -> None:
         import torch

@@ -35,7 +35,9 @@ def make_model(workload: Workload) -> nn.Module:
         "ncf": _ncf,
     }
     if scheme not in makers:
-        raise InputError(f"unknown model {workload.model!r}", hint="use torchvision:NAME, timm:NAME or transformers:NAME")
+        raise InputError(
+            f"unknown model {workload.model!r}", hint="use torchvision:NAME, timm:NAME or transformers:NAME"
+        )
     try:
         return makers[scheme](name, workload)
     except ImportError as error:

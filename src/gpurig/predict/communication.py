@@ -102,7 +102,13 @@ def buckets(gradient_bytes: Sequence[int]) -> tuple[tuple[int, float], ...]:
 
 
 def exposed_time_s(
-    gradient_bytes: Sequence[int], backward_s: float, num_gpus: int, num_nodes: int, link: Link, *, sharded: bool = False
+    gradient_bytes: Sequence[int],
+    backward_s: float,
+    num_gpus: int,
+    num_nodes: int,
+    link: Link,
+    *,
+    sharded: bool = False,
 ) -> float:
     """Time that communication adds to a step beyond what the backward pass hides, its slowdown included.
 

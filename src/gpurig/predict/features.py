@@ -69,9 +69,7 @@ def _gradients(op: Op) -> tuple[Op, Op]:
 
     def part(direction: int, read: int, write: int, kernels: int) -> Op:
         dims = (*op.dims[:12], direction, transposed)
-        return replace(
-            op, dims=dims, flops=half, read_bytes=read * size, write_bytes=write * size, num_kernels=kernels
-        )
+        return replace(op, dims=dims, flops=half, read_bytes=read * size, write_bytes=write * size, num_kernels=kernels)
 
     return part(1, result + weight, source, 1), part(2, result + source, weight, max(1, op.num_kernels - 1))
 
@@ -225,7 +223,9 @@ def _conv_s(ops: list[Op], peaks: Floats, sm_count: float) -> Floats:
     wino = np.array([_may_winograd(op) for op in ops])
     if wino.any():
         chosen = [op for op, yes in zip(ops, wino, strict=True) if yes]
-        images, c_in, c_out, height, width = np.array([(d.dims[0], *_in_out(d), d.dims[10], d.dims[11]) for d in chosen], dtype=float).T
+        images, c_in, c_out, height, width = np.array(
+            [(d.dims[0], *_in_out(d), d.dims[10], d.dims[11]) for d in chosen], dtype=float
+        ).T
         seconds[wino] = np.minimum(
             seconds[wino], winograd_time_s(images, c_in, c_out, height, width, peaks[wino], sm_count)
         )

@@ -93,11 +93,20 @@ class Problem:
             if not name.startswith("pipe:")
         }
         rates = {
-            f"rate:{sample.gpu.gpu_id}:{pipe}" for sample in self.samples for pipe in {*sample.features.pipes, "memory", "simt"}
+            f"rate:{sample.gpu.gpu_id}:{pipe}"
+            for sample in self.samples
+            for pipe in {*sample.features.pipes, "memory", "simt"}
         }
         prior = {f"prior:{pipe}:{name}" for g in self.gpus.values() for pipe in PIPES for name, _ in card_features(g)}
         hosts = {f"gpuhost:{gpu_id}" for gpu_id in self.gpus}
-        return [*sorted(terms), *sorted(rates), *sorted(prior), *sorted(hosts), *(f"host:{h}" for h in HOST_CLASSES), "kernel"]
+        return [
+            *sorted(terms),
+            *sorted(rates),
+            *sorted(prior),
+            *sorted(hosts),
+            *(f"host:{h}" for h in HOST_CLASSES),
+            "kernel",
+        ]
 
     def _prior(self, name: str) -> tuple[float, float]:
         kind, _, rest = name.partition(":")

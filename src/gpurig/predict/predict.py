@@ -63,7 +63,9 @@ def predict_time(
     known_gpu, assumed = with_assumed_facts(gpu)
     ops = at_precision(trace, recipe.precision)
     compiled = recipe.compiled or trace.compiled
-    costs = _fused(ops, op_costs(ops, known_gpu, coefficients, era=era or era_of(trace.torch_version)), compiled=compiled)
+    costs = _fused(
+        ops, op_costs(ops, known_gpu, coefficients, era=era or era_of(trace.torch_version)), compiled=compiled
+    )
     loop = _Loop(trace, ops, costs, coefficients, known_gpu, compiled=compiled, waits_at_end=waits_at_end)
     step = loop.step(recipe.accumulation / trace.accumulation)
     backward_s = loop.phase_s(Phase.BACKWARD) / trace.accumulation
@@ -264,7 +266,9 @@ def _band(
     model_known = loop.uncalibrated_share() < 0.2 and not compiled and gpu.vendor == "NVIDIA"
     reasons = ["this GPU was calibrated" if gpu_known else "this GPU was not measured: its data sheet and relatives"]
     if not model_known:
-        reasons.append("the model's kinds of operator were not calibrated" if not compiled else "torch.compile is modelled")
+        reasons.append(
+            "the model's kinds of operator were not calibrated" if not compiled else "torch.compile is modelled"
+        )
     if assumed:
         reasons.append(f"assumed: {', '.join(assumed)}")
     if recipe.num_gpus > 1:

@@ -43,7 +43,9 @@ def product_time_s(
             wanted = np.clip(np.floor(sm_count / tiles), 1, np.maximum(1, np.floor(k / 256)))
             splits = np.where((tiles < sm_count) & (k >= SPLIT_K_FROM), wanted, 1.0)
         waves = tiles * splits / sm_count
-        rounded = np.where(waves > 1, waves + WAVE_ROUNDING * (np.ceil(waves) - waves), np.maximum(waves, FIRST_WAVE_FLOOR))
+        rounded = np.where(
+            waves > 1, waves + WAVE_ROUNDING * (np.ceil(waves) - waves), np.maximum(waves, FIRST_WAVE_FLOOR)
+        )
         best = np.minimum(best, rounded * 2 * rows * columns * (k / splits) / per_sm / rate)
     return best
 
