@@ -545,6 +545,11 @@ def custom_fn() -> None:
 
 @habit
 def inference_mode() -> None:
+    kept = torch.randn(4, device="cuda")
+    for _ in range(3):
+        with torch.inference_mode():
+            kept.unsqueeze(0).expand(2, 4).clone().unsqueeze(0).add_(1)
+        kept.unsqueeze(0)
     m = net()
     with torch.inference_mode():
         y = m(torch.randn(2, 8, device="cuda"))

@@ -325,7 +325,7 @@ def test_refused(case: Refused, tmp_path: Path) -> None:
 
 
 def test_no_such_script(tmp_path: Path) -> None:
-    with pytest.raises(ScriptNotFound, match="nowhere[.]py"):
+    with pytest.raises(ScriptNotFound, match=r"nowhere[.]py"):
         trace_script(ScriptRequest(script="nowhere.py", cwd=tmp_path))
 
 
@@ -453,3 +453,19 @@ time.sleep(600)
     except FileNotFoundError:
         state = "gone"
     assert state in ("gone", "Z"), "a process of the script's still runs"
+
+
+def test_a_package_that_needs_a_gpu_is_stood_in_for(tmp_path: Path) -> None:
+    code = (
+        START
+        + """
+from flash_attn import flash_attn_func
+w = nn.Linear(64, 64).cuda().half(); optimizer = torch.optim.SGD(w.parameters(), 0.1)
+for _ in range(4):
+    q = w(torch.randn(2, 128, 4, 64, device="cuda", dtype=torch.half))
+    flash_attn_func(q, q, q, causal=True).sum().backward(); optimizer.step()
+"""
+    )
+    traced = run(tmp_path, code)
+    assert any("flash" in op.name for op in traced.trace.ops)
+    assert any("flash_attn is not installed" in note for note in traced.notes)

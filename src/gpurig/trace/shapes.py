@@ -61,8 +61,8 @@ class ShapeMemory:
         kind = self._kinds.get(func)
         if kind is None:
             kind = self._kinds[func] = _kind(func)
-        if kind is Kind.OTHER:
-            return None
+        if kind is Kind.OTHER or torch.is_inference_mode_enabled():
+            return None  # views of tensors born in inference mode must be made by PyTorch itself
         parts: list[Any] = [func]
         try:
             _add(parts, args, offsets=kind is Kind.VIEW)

@@ -74,6 +74,7 @@ def _read(path: Path) -> ScriptRequest:
     card = fields["card"]
     fields["card"] = CardFacts(**{**card, "capability": tuple(card["capability"])})
     fields["argv"] = tuple(fields["argv"])
+    fields["stand_ins"] = tuple(fields["stand_ins"])
     return ScriptRequest(**fields)
 
 

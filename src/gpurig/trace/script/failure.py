@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from gpurig.errors import GpurigError
 from gpurig.trace.script.request import ChildReport, ScriptRequest
+from gpurig.trace.standins.absent import KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,10 +74,9 @@ class Failure:
             )
         if isinstance(error, SystemExit):
             return self._left(error)
-        if isinstance(error, KeyError | ValueError | TypeError | AssertionError) and self._wants_launcher(error, text):
-            return self._own_fault(error, cause="launcher")
-        if _MORE_GPUS.search(str(error)) and isinstance(error, (RuntimeError, ValueError, AssertionError)):
-            return self._own_fault(error, cause="one-gpu")
+        cause = self._another_start(error, text)
+        if cause:
+            return self._own_fault(error, cause=cause)
         if _DOWNLOADS.search(text):
             return self._download(error, chain)
         if isinstance(error, ModuleNotFoundError):
@@ -158,6 +158,15 @@ class Failure:
             hint="download it first (run the script once for a moment), or allow the network with --network",
         )
 
+    def _another_start(self, error: BaseException, text: str) -> str:
+        """In which other way the script may want to be started (see ChildReport.cause); empty if in none."""
+        if isinstance(error, KeyError | ValueError | TypeError | AssertionError) and self._wants_launcher(error, text):
+            return "launcher"
+        if _MORE_GPUS.search(str(error)) and isinstance(error, (RuntimeError, ValueError, AssertionError)):
+            return "one-gpu"
+        absent = self._absent(error, text)
+        return f"stand-in:{absent}" if absent else ""
+
     # --- where --------------------------------------------------------------------------------------------------------
     def _wants_launcher(self, error: BaseException, text: str) -> bool:
         if self._request.world_size is not None or "RANK" in os.environ:
@@ -175,6 +184,15 @@ class Failure:
         while trace is not None and trace.tb_next is not None:
             trace = trace.tb_next
         return trace is not None and trace.tb_frame.f_code in self._session.device.invented
+
+    def _absent(self, error: BaseException, text: str) -> str:
+        """The package that needs a GPU and is asked for, if one is."""
+        if not isinstance(error, ImportError):
+            return ""
+        for name in KNOWN:
+            if name in text and name not in self._request.stand_ins:
+                return name
+        return ""
 
     def _inside_ours(self, error: BaseException) -> bool:
         frames = traceback.extract_tb(error.__traceback__)

@@ -54,8 +54,11 @@ class Launch:
     # --- torch.compile: the same operators, fused by the compiler on the GPU; noted for the prediction -----------------------
     def _install_compile(self, patches: Patches) -> None:
         def compile_(model: Any = None, **_: Any) -> Any:
-            self.compiled = True
-            return model if model is not None else lambda function: function
+            if model is None:
+                return compile_
+            # libraries decorate functions of their own when they are imported: that says nothing of the script
+            self.compiled = self.compiled or isinstance(model, nn.Module) or self._is_users(model)
+            return model
 
         def compile_module(module: nn.Module, *_: Any, **__: Any) -> None:
             del module

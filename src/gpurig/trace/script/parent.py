@@ -72,6 +72,12 @@ def trace_script(request: ScriptRequest) -> ScriptTrace:
         card = dataclasses.replace(request.card, num_gpus=wanted)
         request = dataclasses.replace(request, world_size=wanted, card=card, time_limit_s=_left(request, started))
         report, out, err = _attempt(request)
+    while report.cause.startswith("stand-in:"):
+        name = report.cause.partition(":")[2]
+        request = dataclasses.replace(
+            request, stand_ins=(*request.stand_ins, name), time_limit_s=_left(request, started)
+        )
+        report, out, err = _attempt(request)
     if report.trace is None:
         raise _error(report, out, err)
     return ScriptTrace(

@@ -31,6 +31,7 @@ class ScriptRequest:
         checkpointing: Switch on activation checkpointing where the library of the model offers it.
         network: Let the script reach the network (downloads of weights and data).
         environment: Environment variables besides the present ones.
+        stand_ins: Packages that need a GPU to be installed and are stood in for ("flash_attn", "apex", "xformers").
     """
 
     script: str
@@ -49,6 +50,7 @@ class ScriptRequest:
     checkpointing: bool = False
     network: bool = False
     environment: tuple[tuple[str, str], ...] = ()
+    stand_ins: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.precision is not None and self.precision not in FORCED_PRECISIONS:
@@ -83,7 +85,7 @@ class ChildReport:
 
     `outcome` is "traced", "script-failed", "not-traceable" or "missing-package". `cause` says why in one word where the
     parent may do something about it: "one-gpu" (it refuses to start on one GPU), "launcher" (it wants a launcher's
-    environment).
+    environment), "stand-in:NAME" (it wants a package that needs a GPU).
     """
 
     outcome: str

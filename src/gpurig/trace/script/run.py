@@ -25,6 +25,7 @@ from gpurig.trace.script.request import ChildReport
 from gpurig.trace.script.steps import StepWatch
 from gpurig.trace.session import Session
 from gpurig.trace.standins import install as install_standins
+from gpurig.trace.standins.absent import provide
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,6 +77,7 @@ class Run:
         self.launch.install(patches)
         self.models.install(patches)
         install_standins(patches, session)
+        provide(self._request.stand_ins, session)
         session.after_step = self._stepped
         session.after_host_step = steps.host_stepped
         session.after_backward = self._backward_done
