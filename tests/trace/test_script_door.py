@@ -303,7 +303,7 @@ REFUSED = (
             "model.cuda()\noptimizer = torch.optim.SGD(old, 0.1)\nloader = DataLoader(data(), batch_size=16)\n" + LOOP,
             NotTraceable, ("optimizer",)),
     Refused("no step in time", "import time\nwhile True: time.sleep(1)\n", NotTraceable,
-            ("no optimizer step within 5 s", "train.py:2"), (("time_limit_s", 5.0),)),
+            ("no optimizer step within 20 s", "train.py:2"), (("time_limit_s", 20.0),)),
     Refused("reads from the terminal", "input('continue? ')\n", ScriptFailed, ("EOFError",)),
     Refused("download", "import urllib.request\nurllib.request.urlopen('https://example.org/data.zip')\n", NotTraceable,
             ("needs a download of https://example.org/data.zip", "--network")),

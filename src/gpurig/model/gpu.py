@@ -53,8 +53,8 @@ class Gpu:
     rentable: bool = True  # False: known only to describe published measurements
 
     def peak_tflops(self, dtype: str) -> float | None:
-        """Dense peak of a dtype of `DTYPES`, or None where the chip has no unit for it."""
-        return {
+        """Dense peak of a dtype of `DTYPES`; None where the chip has no unit for it, or for another dtype."""
+        peaks = {
             "fp64": self.fp64_tflops,
             "fp32": self.fp32_tflops,
             "tf32": self.tf32_tflops,
@@ -62,7 +62,8 @@ class Gpu:
             "bf16": self.bf16_tflops,
             "fp8": self.fp8_tflops,
             "int8": self.int8_tops,
-        }[dtype]
+        }
+        return peaks.get(dtype)
 
     @property
     def sm(self) -> int | None:
