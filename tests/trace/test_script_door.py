@@ -415,6 +415,15 @@ for _ in range(4):
     assert any(kernel in op.name for op in trace.ops)
 
 
+def test_a_loader_made_of_a_loader_is_scaled_once(tmp_path: Path) -> None:
+    again = """
+first = DataLoader(data(), batch_size=16)
+loader = DataLoader(first.dataset, batch_size=first.batch_size, sampler=first.sampler)
+"""
+    code = PLAIN.replace("\nfor epoch", again + "for epoch", 1)
+    assert run(tmp_path, code, batch_scale=0.5).trace.micro_batch == 8
+
+
 # --- safety -----------------------------------------------------------------------------------------------------------------
 def test_nothing_is_written_from_the_gpu_and_no_gpu_is_seen(tmp_path: Path) -> None:
     code = PLAIN.replace(

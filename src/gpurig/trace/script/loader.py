@@ -62,6 +62,7 @@ class Feed:
         self._batch_size = batch_size
         self._batch_scale = batch_scale
         self._loaders: dict[int, LoaderFacts] = {}
+        self._resized: dict[int, int] = {}  # data set -> the batch size that was forced on its loader
         self._last: LoaderFacts | None = None
         self._stepped = False
 
@@ -70,7 +71,7 @@ class Feed:
         init = DataLoader.__init__
 
         def planned_init(loader: Any, dataset: Any, batch_size: Any = 1, *args: Any, **kwargs: Any) -> None:
-            batch_size = feed._sized(batch_size, kwargs)
+            batch_size = feed._sized(dataset, batch_size, kwargs)
             init(loader, dataset, batch_size, *args, **kwargs)
 
         patches.set(DataLoader, "__init__", planned_init)
@@ -140,12 +141,15 @@ class Feed:
             cpu_note=f"one thread of {os.cpu_count()} cores",
         )
 
-    def _sized(self, batch_size: Any, kwargs: dict[str, Any]) -> Any:
+    def _sized(self, dataset: Any, batch_size: Any, kwargs: dict[str, Any]) -> Any:
         sampler = kwargs.get("batch_sampler")
         own = getattr(sampler, "batch_size", None) if sampler is not None else batch_size
         if not isinstance(own, int) or (self._batch_size is None and self._batch_scale == 1.0):
             return batch_size
+        if self._resized.get(id(dataset)) == own:
+            return batch_size  # a library makes its own loader of one that has been resized
         forced = self._batch_size if self._batch_size is not None else max(1, round(own * self._batch_scale))
+        self._resized[id(dataset)] = forced
         if sampler is None:
             return forced
         with contextlib.suppress(AttributeError):
